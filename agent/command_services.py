@@ -103,49 +103,6 @@ class QueueService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCommandServices:
-    """Read, change, erase and export the messages and the memory of a scope."""
-
-    documents: MemoryService
-    editor: ChatMemoryEditor
-    staging: StagedChangeStore
-    erasure: EraseService
-    dreams: DreamService
-    privacy: PrivacyService
-    workspaces: ScopeWorkspaces
-    search: SearchIndex
-    sessions: StoredSessions
-    jobs: JobRunner
-    archives_first: bool = False  # /new answers after its summary is stored
-    memory_window: int = DEFAULT_MEMORY_WINDOW  # of a chat without its own; 0 = no summaries
-
-    async def archive(self, job: Job) -> bool:
-        """Run /new's `summarise` job now if it is to be waited for; return False if it failed."""
-        if not self.archives_first or not self.jobs.can_do(job.kind):
-            return True
-        return await archive_now(job, self.jobs.do, self.jobs.jobs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeopleCommandServices:
-    """Access entries, pairing requests and linked accounts."""
-
-    access: AccessControl
-    pairing: PairingRequests
-    links: AccountLinkService
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatCommandServices:
-    """Choices for a chat (model, language, time zone) and its effective settings."""
-
-    profiles: ChatProfiles
-    locales: LocaleProvider
-    preferences: PreferenceStore
-    list_settings: Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]  # of a chat, its guild and its scope
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageService:
     """Tokens and cost of the past, and what the usage caps leave."""
 
@@ -185,14 +142,36 @@ class StatusService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandServices:
-    """The services of all commands; a command names the subject that it uses."""
+    """The services of all commands."""
 
     queue: QueueService
-    memory: MemoryCommandServices
-    people: PeopleCommandServices
-    chats: ChatCommandServices
+    documents: MemoryService
+    editor: ChatMemoryEditor
+    staging: StagedChangeStore
+    erasure: EraseService
+    dreams: DreamService
+    privacy: PrivacyService
+    workspaces: ScopeWorkspaces
+    search: SearchIndex
+    sessions: StoredSessions
+    runner: JobRunner
+    archives_first: bool = False  # /new answers after its summary is stored
+    memory_window: int = DEFAULT_MEMORY_WINDOW  # of a chat without its own; 0 = no summaries
+    access: AccessControl
+    pairing: PairingRequests
+    links: AccountLinkService
+    profiles: ChatProfiles
+    locales: LocaleProvider
+    preferences: PreferenceStore
+    list_settings: Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]  # of a chat, its guild and its scope
     usage: UsageService
     jobs: JobQueue  # which hold the reminders
     approvals: ToolApprovals
     decisions: StandingDecisions
     status: StatusService
+
+    async def archive(self, job: Job) -> bool:
+        """Run /new's `summarise` job now if it is to be waited for; return False if it failed."""
+        if not self.archives_first or not self.runner.can_do(job.kind):
+            return True
+        return await archive_now(job, self.runner.do, self.runner.jobs)

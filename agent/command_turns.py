@@ -55,7 +55,7 @@ class CommandTurnRunner:
 
     async def run_question(self, running: RunningTurn, turn: Turn, scope: str) -> None:
         """Ask about the changes of *scope* that wait for approval here; say nothing if none is left to ask about."""
-        services, staging = self._services, self._services.commands.memory.staging
+        services, staging = self._services, self._services.commands.staging
         conversation = await services.load_conversation(turn)
         # A session whose scope has changed (an account was unlinked) must not learn about the other scope.
         is_here = scope == turn.scope == turn.lease.session.scope

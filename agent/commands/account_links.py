@@ -24,7 +24,7 @@ async def link(context: CommandContext) -> CommandReply:
     word = context.args.strip()
     if context.turn.is_shared:
         # A code that others could read is revoked.
-        is_revoked = bool(word) and await context.services.people.links.revoke(word)
+        is_revoked = bool(word) and await context.services.links.revoke(word)
         return context.private_reply("account_links.burnt" if is_revoked else "account_links.only_direct")
     if not context.scope:
         return context.reply("account_links.needless")
@@ -40,7 +40,7 @@ async def unlink(context: CommandContext) -> CommandReply:
     """Separate an account from its person again; memory that is mixed stays with the older account."""
     if context.turn.is_shared:
         return context.private_reply("account_links.only_direct")
-    links, survivor = context.services.people.links, context.turn.person
+    links, survivor = context.services.links, context.turn.person
     others = links.separable(survivor)
     if not others:
         return context.reply("account_links.not_linked")
@@ -62,7 +62,7 @@ async def unlink(context: CommandContext) -> CommandReply:
 
 
 async def _offer(context: CommandContext) -> CommandReply:
-    links = context.services.people.links
+    links = context.services.links
     code = await links.offer(_account(context))
     lines = []
     if accounts := links.accounts(context.turn.person):
@@ -75,7 +75,7 @@ async def _offer(context: CommandContext) -> CommandReply:
 
 
 async def _redeem(context: CommandContext, code: str) -> CommandReply:
-    offer = await context.services.people.links.redeem(code, _account(context))
+    offer = await context.services.links.redeem(code, _account(context))
     match offer:
         case LinkLocked(minutes):
             return context.reply("account_links.locked", minutes=minutes)
@@ -99,7 +99,7 @@ async def _redeem(context: CommandContext, code: str) -> CommandReply:
 
 
 async def _agree(context: CommandContext) -> CommandReply:
-    offer = await context.services.people.links.agree(context.account)
+    offer = await context.services.links.agree(context.account)
     other = offer.other(context.account) if offer is not None else None
     if offer is None or other is None:
         return context.reply("account_links.nothing_asked")
@@ -107,11 +107,11 @@ async def _agree(context: CommandContext) -> CommandReply:
         return CommandReply(text=context.translate("account_links.waits_for_other", other=other.label), settles=True)
     notice = _to(context, other, translate("account_links.done", _language(context, other)))
     done = context.translate("account_links.done")
-    return CommandReply(text=done, settles=True, also=(notice,), jobs=(context.services.people.links.link_job(offer),))
+    return CommandReply(text=done, settles=True, also=(notice,), jobs=(context.services.links.link_job(offer),))
 
 
 async def _refuse(context: CommandContext) -> CommandReply:
-    offer = await context.services.people.links.refuse(context.account)
+    offer = await context.services.links.refuse(context.account)
     other = offer.other(context.account) if offer is not None else None
     if other is None:
         return context.reply("account_links.nothing_asked")
@@ -131,7 +131,7 @@ def _format_account(account: PlatformAccount) -> str:
 
 
 def _language(context: CommandContext, party: LinkParty) -> str:
-    return context.services.chats.locales.language(party.key)
+    return context.services.locales.language(party.key)
 
 
 def _to(
@@ -158,7 +158,7 @@ async def share(context: CommandContext) -> CommandReply:
         return context.private_reply("account_links.share_what")
     if len(fact) > LONGEST_FACT:
         return context.private_reply("account_links.too_long", most=LONGEST_FACT)
-    keys = await context.services.memory.documents.keys_of(context.scope, fact)
+    keys = await context.services.documents.keys_of(context.scope, fact)
     job = remember_job(
         fact, turn=context.turn.id, scope=SHARED, origin="owner", by=context.account.name, at=context.now, keys=keys
     )
@@ -177,12 +177,12 @@ async def unshare(context: CommandContext) -> CommandReply:
 
 
 async def _decide_unshare(context: CommandContext, word: str, name: str) -> CommandReply:
-    memory = context.services.memory
+    services = context.services
     if word == "reject":
-        is_done = await memory.staging.reject(SHARED, name) is not None
+        is_done = await services.staging.reject(SHARED, name) is not None
         text = context.translate("memory.reject_done" if is_done else "approvals.settled")
         return CommandReply(text=text, is_private=True, settles=True)
-    done = await memory.erasure.approve(
+    done = await services.erasure.approve(
         SHARED, name, may_all=True, key=context.key, upto=context.turn.row.seq, turn=context.turn.id
     )
     if done is None:

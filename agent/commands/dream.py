@@ -17,7 +17,7 @@ _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # messages in th
 @command("dream")
 async def dream(context: CommandContext) -> CommandReply:
     """Start Dream now: reply at once, and report the result when it is done."""
-    if not context.services.memory.dreams.can_run:
+    if not context.services.dreams.can_run:
         return context.private_reply("dream.offline")
     message = context.message
     requester = DreamRequester(
@@ -47,11 +47,11 @@ async def dream_log(context: CommandContext) -> CommandReply:
 
 async def _log(context: CommandContext, sha: str) -> str:
     if not sha:
-        newest = await context.services.memory.dreams.log(context.scope, limit=1)
+        newest = await context.services.dreams.log(context.scope, limit=1)
         if not newest:
             return context.translate("dream.no_changes")
         sha = newest[0].id
-    version_and_diff = await context.services.memory.documents.diff(context.scope, sha)
+    version_and_diff = await context.services.documents.diff(context.scope, sha)
     if version_and_diff is None:
         return context.translate("memory.no_such_change", sha=sha[:40])
     version, diff = version_and_diff
@@ -68,12 +68,12 @@ async def dream_restore(context: CommandContext) -> CommandReply:
 
 async def _restore(context: CommandContext, sha: str) -> str:
     if not sha:
-        versions = await context.services.memory.dreams.log(context.scope)
+        versions = await context.services.dreams.log(context.scope)
         if not versions:
             return context.translate("dream.no_changes")
         lines = [context.translate("dream.log_title"), *(f"- {_line(context, each)}" for each in versions)]
         return "\n".join(lines)
-    done = await context.services.memory.dreams.restore(context.scope, sha, by=context.account.name)
+    done = await context.services.dreams.restore(context.scope, sha, by=context.account.name)
     if done is None:
         return context.translate("memory.no_such_change", sha=sha[:40])
     if isinstance(done, RestoreConflict):

@@ -14,7 +14,7 @@ _IN_A_ROW = 2
 @command("effort", is_control=True, words={ANY: CommandNeed(shared=Role.ADMIN)})
 async def effort(context: CommandContext) -> CommandReply:
     """Show the effort of answers here, or choose one from the next turn on."""
-    profiles, wanted = context.services.chats.profiles, context.args.strip().lower()
+    profiles, wanted = context.services.profiles, context.args.strip().lower()
     if not wanted:
         return _show(context)
     if wanted not in EFFORTS and wanted not in _DEFAULT_WORDS:

@@ -46,7 +46,7 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
     if not is_confirmed:
         return context.private_reply(f"erasure.everything_{whose}")
     untouched = await describe_downloads(context)
-    job = await context.services.memory.erasure.erase_scope(context.scope, turn=context.turn.id)
+    job = await context.services.erasure.erase_scope(context.scope, turn=context.turn.id)
     lines = [
         context.translate(f"erasure.erased_{whose}"),
         context.translate(f"erasure.remains_{whose}"),
@@ -59,7 +59,7 @@ async def ask(
     context: CommandContext, pattern: ErasurePattern, scope: str, *, is_purge: bool = False, command: str = "memory"
 ) -> CommandReply:
     """Return the preview of an erasure, with a yes and a no that *command* takes; nothing is erased before the yes."""
-    erasure = context.services.memory.erasure
+    erasure = context.services.erasure
     requester = ErasureRequester(account=context.account, sender=context.message.sender.id, may_all=context.may_all)
     # The purged words must not be stored as typed either.
     typed = context.translate("erasure.typed") if is_purge else ""
@@ -83,7 +83,7 @@ async def ask(
 async def approve(context: CommandContext, name: str) -> CommandReply | None:
     """Erase what the staged erasure *name* asks for; return None if it was decided or has expired."""
     may_all = not context.turn.is_shared or context.turn.role.covers(Role.ADMIN)
-    done = await context.services.memory.erasure.approve(
+    done = await context.services.erasure.approve(
         context.scope, name, may_all=may_all, key=context.key, upto=context.turn.row.seq, turn=context.turn.id
     )
     if done is None:
@@ -95,15 +95,15 @@ async def approve(context: CommandContext, name: str) -> CommandReply | None:
 
 async def _approve_for_group(context: CommandContext, name: str) -> CommandReply | None:
     """Approve an erasure in a group, whose preview was shown to its requester in this direct chat."""
-    memory = context.services.memory
-    asked = None if context.turn.is_shared else await memory.staging.find_group_erasure(name, context.turn.accounts)
+    services = context.services
+    asked = None if context.turn.is_shared else await services.staging.find_group_erasure(name, context.turn.accounts)
     if asked is None:
         return None
     scope, erasure = asked
     is_owner = context.turn.role.covers(Role.OWNER)
     if erasure.may_all and not is_owner:  # only the group knows who its admins are
         return CommandReply(text=context.translate("erasure.answer_in_group"), is_private=True)
-    done = await memory.erasure.approve(
+    done = await services.erasure.approve(
         scope,
         name,
         may_all=is_owner,
@@ -146,5 +146,5 @@ async def _remaining_lines(context: CommandContext, erasure: StagedErasure, *, m
 
 async def describe_downloads(context: CommandContext) -> list[str]:
     """Return a line about the downloads folder, which erasure leaves unchanged, if the requester's files are there."""
-    has_downloads = await context.services.memory.erasure.has_downloads(context.scope, context.key)
+    has_downloads = await context.services.erasure.has_downloads(context.scope, context.key)
     return [context.translate("erasure.beyond_downloads")] if has_downloads else []

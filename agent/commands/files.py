@@ -23,7 +23,7 @@ _LONGEST_ID = 20
 @command("files", words={"empty": CommandNeed(shared=Role.ADMIN, single=Role.OWNER)})
 async def files(context: CommandContext) -> CommandReply:
     """List files; `restore <id>` brings a deleted one back, `empty` removes the deleted ones for good."""
-    workspace = context.services.memory.workspaces.of(context.scope)
+    workspace = context.services.workspaces.of(context.scope)
     word, rest = first_word(context.args), context.args.partition(" ")[2].strip()
     try:
         if word == "restore" and rest:

@@ -20,7 +20,7 @@ _CHOOSING = {ANY: CommandNeed(shared=Role.ADMIN)}
 @command("settings", is_control=True)
 async def settings(context: CommandContext) -> CommandReply:
     """List each setting by its name in the settings file."""
-    effective = context.services.chats.list_settings(context.key, context.message.guild, context.scope)
+    effective = context.services.list_settings(context.key, context.message.guild, context.scope)
     lines = [f"- `{each.name}`: {each.value} ({_origin(context, each)})" for each in effective]
     text = "\n".join([context.translate("settings.title"), *lines])
     return CommandReply(text=f"{text}\n\n{context.translate('settings.more')}", is_private=True)
@@ -35,35 +35,35 @@ def _origin(context: CommandContext, setting: EffectiveSetting) -> str:
 @command("language", words=_CHOOSING)
 async def language(context: CommandContext) -> CommandReply:
     """Show or set the language of our own sentences; answers follow the language of the message."""
-    chats = context.services.chats
+    services = context.services
     if not context.args:
         name = own_name(context.language)
         return context.reply("commands.language", name=name, languages=list_languages())
     if context.args.lower() in _DEFAULT_WORDS:
-        await chats.preferences.prefer(context.scope, "language", "")
+        await services.preferences.prefer(context.scope, "language", "")
         # Read again: the turn was claimed with the choice that has just been removed.
-        return CommandReply(text=translate("commands.language_set", chats.locales.language(context.key)))
+        return CommandReply(text=translate("commands.language_set", services.locales.language(context.key)))
     chosen = parse_language(context.args)
     if not chosen:
         return context.reply("commands.language_unknown", name=_short(context.args), languages=list_languages())
-    await chats.preferences.prefer(context.scope, "language", chosen)
+    await services.preferences.prefer(context.scope, "language", chosen)
     return CommandReply(text=translate("commands.language_set", chosen))
 
 
 @command("timezone", words=_CHOOSING)
 async def timezone(context: CommandContext) -> CommandReply:
     """Show or set the time zone, by its IANA name or by a city."""
-    chats = context.services.chats
+    services = context.services
     if not context.args:
         return context.reply("commands.timezone", zone=context.turn.zone)
     if context.args.lower() in _DEFAULT_WORDS:
-        await chats.preferences.prefer(context.scope, "timezone", "")
-        return await _zone_reply(context, chats.locales.zone(context.scope))
+        await services.preferences.prefer(context.scope, "timezone", "")
+        return await _zone_reply(context, services.locales.zone(context.scope))
     match = await asyncio.to_thread(time_zones.find_zone, context.args)
     if not match.name:
         zone, near = _short(context.args), ", ".join(match.near)
         return context.reply("commands.timezone_near" if near else "commands.timezone_unknown", zone=zone, near=near)
-    await chats.preferences.prefer(context.scope, "timezone", match.name)
+    await services.preferences.prefer(context.scope, "timezone", match.name)
     return await _zone_reply(context, match.name)
 
 

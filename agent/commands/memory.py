@@ -41,7 +41,7 @@ Act = Callable[[CommandContext, str], Awaitable[str | CommandReply]]
 
 async def _pending(context: CommandContext, _: str) -> CommandReply:
     """List the staged changes, each with buttons to approve and to reject it."""
-    changes = await context.services.memory.staging.pending_changes(context.scope)
+    changes = await context.services.staging.pending_changes(context.scope)
     if not changes:
         return context.private_reply("memory.nothing_waits")
     listed = select_shown(changes)
@@ -64,7 +64,7 @@ async def _approve(context: CommandContext, name: str) -> CommandReply:
     """Apply the staged change *name*; an erasure erases what matches by now."""
     if name and (reply := await erasures.approve(context, name)) is not None:
         return reply
-    done = await context.services.memory.staging.approve(context.scope, name, by=context.account.name)
+    done = await context.services.staging.approve(context.scope, name, by=context.account.name)
     if done is None and await _was_approved(context, name):
         return CommandReply(text=context.translate("approvals.approved_before"), is_private=True, settles=True)
     return _decision_reply(context, "approve", done)
@@ -72,7 +72,7 @@ async def _approve(context: CommandContext, name: str) -> CommandReply:
 
 async def _reject(context: CommandContext, name: str) -> CommandReply:
     """Discard the staged change *name*."""
-    staging, scope = context.services.memory.staging, context.scope
+    staging, scope = context.services.staging, context.scope
     done = await staging.reject(scope, name)
     if done is None and not context.turn.is_shared:
         # The preview of an erasure in a group is shown to its requester in their direct chat on some platforms.
@@ -94,7 +94,7 @@ async def _is_about_own(context: CommandContext) -> bool:
     name = context.args.partition(" ")[2].strip()
     changes = [
         each
-        for each in await context.services.memory.staging.pending_changes(context.scope)
+        for each in await context.services.staging.pending_changes(context.scope)
         if name and each.name.startswith(name)
     ]
     return bool(changes) and all(each.account == context.account and _only_removes(each) for each in changes)
@@ -110,7 +110,7 @@ async def _was_approved(context: CommandContext, name: str) -> bool:
     """Return True if it was applied already: by an earlier press, or by this one before a crash."""
     if len(name) < _LEAST:
         return False
-    done = await context.services.memory.documents.log(
+    done = await context.services.documents.log(
         context.scope, limit=1, select=lambda version: version.why.startswith(f"approved {name}")
     )
     return bool(done) and context.now - done[0].at < _LOOK_BACK
@@ -164,7 +164,7 @@ async def memory(context: CommandContext) -> CommandReply:
 
 
 async def _show(context: CommandContext, _: str) -> str:
-    texts = await context.services.memory.documents.displayed_documents(context.scope)
+    texts = await context.services.documents.displayed_documents(context.scope)
     if not texts:
         return context.translate("memory.empty")
     both = "\n\n".join([context.translate("memory.title"), *texts.values()])
@@ -174,17 +174,17 @@ async def _show(context: CommandContext, _: str) -> str:
 
 
 async def _show_shared(context: CommandContext, _: str) -> str:
-    texts = await context.services.memory.documents.displayed_documents(SHARED)
+    texts = await context.services.documents.displayed_documents(SHARED)
     if not texts:
         return context.translate("account_links.nothing_shared")
     return "\n\n".join([context.translate("account_links.shared_title"), *texts.values()])[:_LONGEST_SHOWN]
 
 
 async def _log(context: CommandContext, _: str) -> str:
-    changes = await context.services.memory.documents.log(context.scope)
+    changes = await context.services.documents.log(context.scope)
     if not changes:
         return context.translate("memory.no_changes")
-    diffs = await context.services.memory.documents.diffs(context.scope, changes)
+    diffs = await context.services.documents.diffs(context.scope, changes)
     lines = (_change(context, each) + _and(first_change(diff)) for each, diff in zip(changes, diffs, strict=True))
     return "\n".join(f"- {line}" for line in lines)
 
@@ -194,7 +194,7 @@ def _and(change: str) -> str:
 
 
 async def _diff(context: CommandContext, sha: str) -> str:
-    version_and_diff = await context.services.memory.documents.diff(context.scope, sha)
+    version_and_diff = await context.services.documents.diff(context.scope, sha)
     if version_and_diff is None:
         return context.translate("memory.no_such_change" if sha else "memory.no_changes", sha=sha[:40])
     version, diff = version_and_diff
@@ -204,7 +204,7 @@ async def _diff(context: CommandContext, sha: str) -> str:
 async def _why(context: CommandContext, text: str) -> str:
     if not text:
         return context.translate("memory.why_what")
-    origins = await context.services.memory.documents.why(context.scope, text)
+    origins = await context.services.documents.why(context.scope, text)
     if not origins:
         return context.translate("memory.no_such_line")
     return "\n\n".join(_origin(context, each) for each in origins)
@@ -213,9 +213,7 @@ async def _why(context: CommandContext, text: str) -> str:
 async def _undo(context: CommandContext, sha: str) -> str:
     if not sha:
         return context.translate("memory.undo_what")
-    done = await context.services.memory.documents.undo(
-        context.scope, sha, by=context.account.name, turn=context.turn.id
-    )
+    done = await context.services.documents.undo(context.scope, sha, by=context.account.name, turn=context.turn.id)
     if done is UndoResult.UNKNOWN:
         return context.translate("memory.no_such_change", sha=sha[:40])
     return context.translate("memory.undone" if done is UndoResult.DONE else "memory.overtaken")
@@ -232,7 +230,7 @@ async def _correct(context: CommandContext, rest: str) -> str:
     for name in (MEMORY, "USER.md"):
         edits = [DocumentEdit(name, ReplaceLines(old, new))]
         try:
-            await context.services.memory.editor.edit(_edit_request(context, "correct"), edits)
+            await context.services.editor.edit(_edit_request(context, "correct"), edits)
         except ToolFailed:  # the line is not there, or is not theirs to change; its text is for a model
             continue
         return context.translate("memory.corrected")
@@ -265,13 +263,13 @@ class _RememberedLine:
 
 async def _drop(context: CommandContext, words: str) -> CommandReply:
     """Remove the one remembered line that *words* are of, or ask which; messages and summaries stay as they are."""
-    editor, request = context.services.memory.editor, _edit_request(context, "drop")
+    editor, request = context.services.editor, _edit_request(context, "drop")
     if len(words) < _SHORTEST_PART:
         return context.private_reply("memory.drop_what")
-    await context.services.memory.erasure.settle(context.scope)  # a press does not wait in the session queue
+    await context.services.erasure.settle(context.scope)  # a press does not wait in the session queue
     done = await editor.earlier_result(request)
     if done is None:
-        texts = await context.services.memory.documents.displayed_documents(context.scope)
+        texts = await context.services.documents.displayed_documents(context.scope)
         found = _find_lines(texts, words)
         if not found:
             return CommandReply(text=context.translate("memory.no_such_line"), is_private=True, settles=True)

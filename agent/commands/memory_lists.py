@@ -31,7 +31,7 @@ _LONGEST_ENTRY = 700  # characters of a summary
 
 async def list_notes(context: CommandContext, words: str) -> str:
     """Return a page of the names of the scope's notes, the newest first, or the text of the note called *words*."""
-    documents = context.services.memory.documents
+    documents = context.services.documents
     if words and not words.isdecimal():
         text = await documents.read_note(context.scope, words)
         if text is None:
@@ -47,7 +47,7 @@ async def list_notes(context: CommandContext, words: str) -> str:
 
 async def list_history(context: CommandContext, words: str) -> str:
     """Return a page of the scope's summaries, the newest first."""
-    entries = await context.services.memory.documents.history(context.scope)
+    entries = await context.services.documents.history(context.scope)
     if not entries:
         return context.translate("memory.no_history")
     texts = [one_line(f"[{each.timestamp}] {_without_time(each.content)}", _LONGEST_ENTRY) for each in entries[::-1]]

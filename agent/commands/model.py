@@ -18,7 +18,7 @@ _MOST_BUTTONS = 9  # including the default; the text lists every model
 @command("model", is_control=True, words={ANY: CommandNeed(shared=Role.ADMIN)})
 async def model(context: CommandContext) -> CommandReply:
     """Show the model that answers here and the others on offer, or choose one from the next turn on."""
-    selector = context.services.chats.profiles.models
+    selector = context.services.profiles.models
     if not context.args:
         return _show(context)
     if context.args.lower() in _DEFAULT_WORDS:
@@ -49,11 +49,11 @@ def has_model(context: CommandContext) -> bool:
 
 def _active_now(context: CommandContext) -> ActiveModel:
     # Read again: the command may just have changed the choice that the turn was claimed with.
-    return context.services.chats.profiles.of(context.key, context.message.guild).active
+    return context.services.profiles.of(context.key, context.message.guild).active
 
 
 def _show(context: CommandContext) -> CommandReply:
-    active, offered = context.turn.profile.active, context.services.chats.profiles.models.models.offered
+    active, offered = context.turn.profile.active, context.services.profiles.models.models.offered
     lines = [context.translate(f"model.{active.origin}", model=model_label(active))]
     if active.lost:
         lines.append(model_gone_line(active, context.language))
@@ -77,7 +77,7 @@ def _buttons(context: CommandContext, others: list[str], active: ActiveModel) ->
 
 def _unknown(context: CommandContext) -> str:
     typed = " ".join(context.args.replace("`", "").split())[:_LONGEST]
-    models = context.services.chats.profiles.models.models
+    models = context.services.profiles.models.models
     if not models.offered:
         return context.translate("model.none_offered")
     if near := models.near(context.args):

@@ -17,7 +17,7 @@ async def pair(context: CommandContext) -> CommandReply:
     word, _, rest = context.args.strip().partition(" ")
     if not word:
         return _list_requests(context)
-    pairing = context.services.people.pairing
+    pairing = context.services.pairing
     if word.lower() in ("yes", "no"):
         outcome = await pairing.by_ref(rest.strip().lower(), context.decider, is_yes=word.lower() == "yes")
     else:
@@ -45,7 +45,7 @@ def _label(context: CommandContext, request: PairingRequest) -> str:
 
 
 def _list_requests(context: CommandContext) -> CommandReply:
-    requests = context.services.people.pairing.pending_requests()
+    requests = context.services.pairing.pending_requests()
     if not requests:
         return context.private_reply("unknown_senders.waits_none")
     lines = [context.translate("unknown_senders.waits")]

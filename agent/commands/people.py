@@ -60,13 +60,13 @@ _DECIDE = CommandNeed(direct=Role.OWNER, shared=Role.OWNER)
 @command("allow", who=Role.OWNER)
 async def allow(context: CommandContext) -> CommandReply:
     """Admit a user or chat, given by id, mention, `here`, or as a reply to the user's message."""
-    return await _decide(context, "allow", context.services.people.access.allow, "people.allow_whom")
+    return await _decide(context, "allow", context.services.access.allow, "people.allow_whom")
 
 
 @command("block", who=Role.OWNER)
 async def block(context: CommandContext) -> CommandReply:
     """Block a user or chat, whatever else admits them."""
-    return await _decide(context, "block", context.services.people.access.block, "people.block_whom")
+    return await _decide(context, "block", context.services.access.block, "people.block_whom")
 
 
 async def _decide(
@@ -87,7 +87,7 @@ async def _decide(
 @command("people", who=Role.OWNER, looks=True, is_control=True)
 async def people(context: CommandContext) -> CommandReply:
     """List admitted and blocked users and chats, with the origin of each entry."""
-    listed = context.services.people.access.list_access()
+    listed = context.services.access.list_access()
     if not listed:
         return context.private_reply("people.none")
     lines = [context.translate("people.title"), *(_line(context, each) for each in listed[:_MOST])]
@@ -125,7 +125,7 @@ def format_id(whom: str) -> str:
 @command("quota", who=Role.OWNER, looks=True, words={ANY: _DECIDE})
 async def quota(context: CommandContext) -> CommandReply:
     """List all quotas, show one person's with its use, or set it: `USER tokens N turns N usd N`, `USER default`."""
-    access = context.services.people.access
+    access = context.services.access
     if not context.args.strip() and not subject_of(context, ""):
         return _list_quotas(context)
     text, change = _parse(context.args)
@@ -161,7 +161,7 @@ def _parse(args: str) -> tuple[str, dict[str, Any] | None]:
 
 
 def _list_quotas(context: CommandContext) -> CommandReply:
-    quotas = context.services.people.access.list_quotas()
+    quotas = context.services.access.list_quotas()
     if not quotas:
         return context.private_reply("quota.none")
     lines = [f"- {_quota_line(context, whom, quota)}" for whom, quota in list(quotas.items())[:_MOST]]

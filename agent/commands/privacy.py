@@ -15,8 +15,8 @@ from gateway.i18n.formats import format_day, format_file_size
 @command("privacy")
 async def privacy(context: CommandContext) -> CommandReply:
     """List the data stored about this person or chat, retention periods, readers, and how to erase or export it."""
-    facts = context.services.memory.privacy.facts
-    stored = await context.services.memory.privacy.count(context.scope)
+    facts = context.services.privacy.facts
+    stored = await context.services.privacy.count(context.scope)
     lines = [
         context.translate("privacy.title"),
         *(f"- {line}" for line in _inventory_lines(context, stored, facts)),
@@ -37,7 +37,7 @@ async def export(context: CommandContext) -> CommandReply:
     """Send everything stored about a person as a file, in their direct chat only."""
     if context.turn.is_shared:
         return context.private_reply("privacy.export_here_not")
-    exports = context.services.memory.privacy.exports
+    exports = context.services.privacy.exports
     if not exports.can_send(context.key.channel):
         return context.reply("privacy.export_no_files")
     if await exports.is_running(context.scope):

@@ -179,7 +179,7 @@ async def zone_question(context: CommandContext, zone: str) -> tuple[str, tuple[
 @command("quiet", words={ANY: CommandNeed(shared=Role.ADMIN)})
 async def quiet(context: CommandContext) -> CommandReply:
     """Show or set the hours in which no reminder starts a turn: ``/quiet 22:00-07:00``, ``/quiet off``."""
-    preferences = context.services.chats.preferences
+    preferences = context.services.preferences
     if not context.args:
         hours = QuietHours.of(preferences.preferences(context.scope))
         return context.reply("reminders.quiet_none") if hours is None else _quiet_reply(context, hours)

@@ -19,7 +19,7 @@ async def search(context: CommandContext) -> CommandReply:
     query = " ".join(context.args.split())
     if not query:
         return context.private_reply("search.what")
-    hits = await context.services.memory.search.search(context.scope, query, SearchOptions(limit=_MOST))
+    hits = await context.services.search.search(context.scope, query, SearchOptions(limit=_MOST))
     lines = [context.translate("search.nothing")]
     if hits:
         lines = [context.translate("search.found"), "", *(_line(context, hit) for hit in hits)]

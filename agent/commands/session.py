@@ -39,7 +39,7 @@ async def new(context: CommandContext) -> CommandReply:
     """Archive the transcript and start another. The summary is a durable job; a setting makes /new wait for it."""
     session = context.turn.lease.session
     window = context.turn.profile.memory_window
-    if (context.services.memory.memory_window if window is None else window) == DISABLED_MEMORY_WINDOW:
+    if (context.services.memory_window if window is None else window) == DISABLED_MEMORY_WINDOW:
         return CommandReply(text=context.translate("commands.new"), new_transcript=True)
     job = Job(
         id=f"summarise:{session.transcript}",
@@ -53,7 +53,7 @@ async def new(context: CommandContext) -> CommandReply:
         },
         due_at=context.now,
     )
-    if session.next_index and not await context.services.memory.archive(job):
+    if session.next_index and not await context.services.archive(job):
         return context.reply("commands.new_failed")
     return CommandReply(text=context.translate("commands.new"), new_transcript=True, jobs=(job,))
 
@@ -61,7 +61,7 @@ async def new(context: CommandContext) -> CommandReply:
 @command("retry")
 async def retry(context: CommandContext) -> CommandReply:
     """Enqueue the last message again, as a turn that supersedes its answer."""
-    lines = await context.services.memory.sessions.displayed_messages(context.key, limit=_LOOK_BACK)
+    lines = await context.services.sessions.displayed_messages(context.key, limit=_LOOK_BACK)
     commands = {line.turn for line in lines if line.role == "command"}
     messages = [line for line in lines if line.role == "user" and line.turn not in commands]
     answered = [line for line in messages if line.state == "done" and line.text != FORGOTTEN]

@@ -54,7 +54,7 @@ async def tools(context: CommandContext) -> CommandReply:
     none = "tools.not_by_model" if context.turn.profile.model.lacks(ModelAbility.TOOLS) else "tools.none"
     lines = [context.translate("tools.here", names=listed) if names else context.translate(none)]
     decisions = await context.services.decisions.read(context.scope, context.key, context.account.name)
-    zone = context.services.chats.locales.zone(context.scope)
+    zone = context.services.locales.zone(context.scope)
     if decisions:
         lines.append("\n".join(f"- {each.text(zone, context.language)}" for each, _ in decisions))
     waiting = await context.services.approvals.pending(context.key, is_owners=_is_owners(context))
@@ -103,7 +103,7 @@ async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     if extra:
         decision = build_decision(question, context.account.name, context.now, is_allowed=is_allowed)
         lasting = decision_job(decision, context.scope)
-        text += "\n" + decision.text(context.services.chats.locales.zone(context.scope), context.language)
+        text += "\n" + decision.text(context.services.locales.zone(context.scope), context.language)
         ends, jobs = [*ends, lasting.id], [*jobs, lasting]
     return CommandReply(text=text, settles=True, ends=tuple(ends), jobs=tuple(jobs), tool=question.tool)
 
@@ -139,7 +139,7 @@ _LOOK_BACK = 200  # turns
 
 async def list_last_calls(context: CommandContext) -> str:
     """Return the calls of the chat's last turn; of the sender's own last turn unless the sender may read all."""
-    turns = await context.services.memory.sessions.recent_turns(context.key, limit=_LOOK_BACK)
+    turns = await context.services.sessions.recent_turns(context.key, limit=_LOOK_BACK)
     for lines in reversed(turns):
         sender = sender_of(lines)
         if sender is not None and (context.may_all or sender[0] == context.message.sender.id):
@@ -150,7 +150,7 @@ async def list_last_calls(context: CommandContext) -> str:
     if not records:
         return context.translate("tools.last_none")
     waiting = {question.id for question, _ in await context.services.approvals.pending(context.key)}
-    zone = context.services.chats.locales.zone(context.scope)
+    zone = context.services.locales.zone(context.scope)
     at = format_moment(records[0].at or context.now, zone, context.language)
     rows = [_row(context, each, is_waiting=each.question in waiting) for each in records]
     return "\n".join([context.translate("tools.last", at=at), "", *rows])

@@ -43,14 +43,14 @@ class MemoryOperations(OperationGroup):
         for scope in (await self.names()).all():
             file_bytes = sum(each.size for each in (await self._app.store.files.totals(scope)).values())
             size = await asyncio.to_thread(measure, self._app.home.path, scope, file_bytes=file_bytes)
-            waits = await self._app.commands.memory.staging.pending_changes(scope)
+            waits = await self._app.commands.staging.pending_changes(scope)
             yield {**plain(size), "waiting": len(waits)}
 
     @operation("memory show", by_admin(audit=AuditRule.CALL))
     async def show(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per document that is not empty."""
         scope = await self._scope(arguments)
-        for name, text in (await self._app.commands.memory.documents.displayed_documents(scope)).items():
+        for name, text in (await self._app.commands.documents.displayed_documents(scope)).items():
             yield {"scope": scope, "document": name, "text": text}
 
     @operation("memory log", by_admin("limit"))
@@ -58,7 +58,7 @@ class MemoryOperations(OperationGroup):
         """Yield one line per change, the newest first."""
         scope = await self._scope(arguments)
         limit = max(1, min(int(arguments.get("limit", 20)), _MOST_CHANGES))
-        documents = self._app.commands.memory.documents
+        documents = self._app.commands.documents
         changes = await documents.log(scope, limit=limit)
         for version, text in zip(changes, await documents.diffs(scope, changes), strict=True):
             yield {**_change(version), "first": first_change(text)}
@@ -67,7 +67,7 @@ class MemoryOperations(OperationGroup):
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per remembered line that contains the words, with its change and the messages it came from."""
         scope, text = await self._scope(arguments), str(arguments.get("text", ""))
-        origins = await self._app.commands.memory.documents.why(scope, text, limit=_MOST_ORIGINS)
+        origins = await self._app.commands.documents.why(scope, text, limit=_MOST_ORIGINS)
         if not origins:
             raise UserError(f"no remembered line contains {text!r}; `parlour memory show` shows all of them")
         for origin in origins:
@@ -86,7 +86,7 @@ class MemoryOperations(OperationGroup):
     async def diff(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one change with its diff."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
-        change = await self._app.commands.memory.documents.diff(scope, sha)
+        change = await self._app.commands.documents.diff(scope, sha)
         if change is None:
             raise _no_such_change(sha) if sha else UserError("this memory has no changes yet")
         version, text = change
@@ -96,7 +96,7 @@ class MemoryOperations(OperationGroup):
     async def undo(self, arguments: Line) -> AsyncIterator[Line]:
         """Undo one change and keep later ones. Raises UserError when a later change touches the same lines."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
-        done = await self._app.commands.memory.documents.undo(scope, sha, by=OPERATOR)
+        done = await self._app.commands.documents.undo(scope, sha, by=OPERATOR)
         if done is UndoResult.UNKNOWN:
             raise _no_such_change(sha)
         if done is UndoResult.CONFLICT:
@@ -107,7 +107,7 @@ class MemoryOperations(OperationGroup):
     async def preview_erasure(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield what `forget` would remove now: numbers, a few of the lines, and similar words if nothing matches."""
         scope, pattern = await self._erasure_of(arguments)
-        eraser = self._app.commands.memory.erasure.word_eraser
+        eraser = self._app.commands.erasure.word_eraser
         found = await eraser.preview(scope, pattern, _OPERATOR, turn="", whole=bool(arguments.get("purge")))
         near = [] if found.result.total else await eraser.near_words(scope, pattern)
         yield {"scope": scope, **_amounts(found.result), "examples": list(found.examples), "near": near}
@@ -120,7 +120,7 @@ class MemoryOperations(OperationGroup):
         """
         scope, pattern = await self._erasure_of(arguments)
         turn = f"{OPERATOR}.{secrets.token_hex(8)}"
-        forgetter, line = self._app.commands.memory.erasure, {"scope": scope}
+        forgetter, line = self._app.commands.erasure, {"scope": scope}
         if arguments.get("purge"):
             removed, job = await forgetter.purge(
                 scope, pattern, _OPERATOR, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
@@ -155,11 +155,11 @@ class MemoryOperations(OperationGroup):
     async def dream(self, arguments: Line) -> AsyncIterator[Line]:
         """Run Dream once and wait for it; yield the number of entries that it read, and its changes."""
         scope = await self._scope(arguments)
-        if not self._app.commands.memory.dreams.can_run:
+        if not self._app.commands.dreams.can_run:
             raise UserError("the offline model cannot run Dream; set llm.model")
         history = self._app.store.history
         before = await history.dream_cursor(scope)
-        before_run = {version.id for version in await self._app.commands.memory.dreams.log(scope)}
+        before_run = {version.id for version in await self._app.commands.dreams.log(scope)}
         job = Job(
             id=f"dream:{OPERATOR}.{secrets.token_hex(8)}",
             kind="dream",
@@ -170,7 +170,7 @@ class MemoryOperations(OperationGroup):
         later = await self._app.dreamer.run(job)
         if later is not None:
             raise UserError(f"Dream was postponed ({later.reason}); its results so far are kept, run it again")
-        new = [version for version in await self._app.commands.memory.dreams.log(scope) if version.id not in before_run]
+        new = [version for version in await self._app.commands.dreams.log(scope) if version.id not in before_run]
         entries = await history.dream_cursor(scope) - before
         yield {"scope": scope, "entries": entries, "changes": [_change(version) for version in new]}
 

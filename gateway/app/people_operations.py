@@ -183,7 +183,7 @@ class PeopleOperations(OperationGroup):
         if call.rule != RefusalRule.CHAT:
             return []
         guild = stored_guild(self._app.store.people, call.key)
-        settings = self._app.commands.chats.list_settings(call.key, guild, "")
+        settings = self._app.commands.list_settings(call.key, guild, "")
         place = next(each.said_by for each in settings if each.name == "tools")
         return [f'in parlour.yaml, below chats and "{place}": allow {call.tool} in tools']
 
@@ -305,10 +305,8 @@ class PeopleOperations(OperationGroup):
         scope = (await MemoryOperations(self._app).names()).find(wish)
         await self._app.memory.jobs.settle(scope)
         try:
-            language = self._app.commands.chats.preferences.preferences(scope).get(
-                "language", self._app.settings.language
-            )
-            exports = self._app.commands.memory.privacy.exports
+            language = self._app.commands.preferences.preferences(scope).get("language", self._app.settings.language)
+            exports = self._app.commands.privacy.exports
             packed = await exports.write(scope, scope.rpartition("/")[2], target, language=language)
         except FileExistsError:
             raise UserError(f"{target} already exists; name another file") from None
@@ -333,7 +331,7 @@ class PeopleOperations(OperationGroup):
         if is_known:
             await self._note(account)
         try:
-            erased = await self._app.commands.memory.erasure.scope_eraser.erase_person(account)
+            erased = await self._app.commands.erasure.scope_eraser.erase_person(account)
         except OSError as error:
             raise UserError(f"not everything was deleted ({error.strerror or error}); run it again") from error
         if not is_known:
@@ -344,7 +342,7 @@ class PeopleOperations(OperationGroup):
                 )
             await self._note(account)
         kinds = {PlatformAccount.from_name(each.removeprefix(PEOPLE)).kind for each in erased.scopes}
-        saves_files = not self._app.commands.memory.erasure.saving_platforms.isdisjoint(kinds)
+        saves_files = not self._app.commands.erasure.saving_platforms.isdisjoint(kinds)
         stays = saves_files and await asyncio.to_thread(has_downloads, self._app.home.path)
         remains = [*REMAINS, DOWNLOADED] if stays else list(REMAINS)
         yield {"person": erased.person, "scopes": list(erased.scopes), "chats": list(erased.chats), "remains": remains}

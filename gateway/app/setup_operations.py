@@ -320,7 +320,7 @@ class SetupOperations(OperationGroup):
             raise UserError("name the chat, such as telegram:42; `chats list` lists them")
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
         guild = stored_guild(self._app.store.people, key)
-        for each in self._app.commands.chats.list_settings(key, guild, scopes.get(key, "")):
+        for each in self._app.commands.list_settings(key, guild, scopes.get(key, "")):
             yield {
                 "name": each.name,
                 "value": each.value,

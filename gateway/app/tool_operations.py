@@ -30,7 +30,7 @@ class ToolOperations(OperationGroup):
     @operation("tools")
     async def tools(self) -> AsyncIterator[Line]:
         """Yield one line per tool, those that are on first, then one per chat with calls that wait for approval."""
-        settings, toolbox = self._app.settings, self._app.commands.chats.profiles.toolbox
+        settings, toolbox = self._app.settings, self._app.commands.profiles.toolbox
         left_out = _left_out(ChatOverrides(settings.chats), toolbox)
         packages = {entry.name: entry.dist.name for entry in load_entry_points(GROUP) if entry.dist is not None}
         for tool in toolbox.tools:

@@ -18,10 +18,7 @@ from agent.attachments.transcription import LitellmTranscriber
 from agent.auto_recall import AutoRecall
 from agent.call_review import CallReviewer
 from agent.command_services import (
-    ChatCommandServices,
     CommandServices,
-    MemoryCommandServices,
-    PeopleCommandServices,
     QueueService,
     StatusService,
     UsageService,
@@ -115,27 +112,25 @@ def build_command_services(app: Runtime) -> CommandServices:
 
     return CommandServices(
         queue=QueueService(journal=store.journal, outbox=store.outbox, records=store.records, turns=turns, now=app.now),
-        memory=MemoryCommandServices(
-            documents=memory.service,
-            editor=memory.editor,
-            staging=memory.staging,
-            erasure=memory.erasure,
-            dreams=memory.dreams,
-            privacy=app.privacy,
-            workspaces=memory.workspaces,
-            search=app.recall,
-            sessions=memory.sessions,
-            jobs=app.background,
-            archives_first=settings.memory.new_waits,
-            memory_window=settings.agents.defaults.memory_window,
-        ),
-        people=PeopleCommandServices(access=app.access.decisions, pairing=app.access.pairing, links=memory.linking),
-        chats=ChatCommandServices(
-            profiles=app.profiles,
-            locales=app.locales,
-            preferences=store.people,
-            list_settings=build_settings_view(app),
-        ),
+        documents=memory.service,
+        editor=memory.editor,
+        staging=memory.staging,
+        erasure=memory.erasure,
+        dreams=memory.dreams,
+        privacy=app.privacy,
+        workspaces=memory.workspaces,
+        search=app.recall,
+        sessions=memory.sessions,
+        runner=app.background,
+        archives_first=settings.memory.new_waits,
+        memory_window=settings.agents.defaults.memory_window,
+        access=app.access.decisions,
+        pairing=app.access.pairing,
+        links=memory.linking,
+        profiles=app.profiles,
+        locales=app.locales,
+        preferences=store.people,
+        list_settings=build_settings_view(app),
         usage=UsageService(
             store=store.usage, caps=app.usage.caps, tool_calls=app.usage.tool_calls, day_zone=settings.timezone
         ),

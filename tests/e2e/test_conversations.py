@@ -386,7 +386,7 @@ async def test_deletion_by_age_reaches_the_list() -> None:
     async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
         await ann.say("the zanzibar plan", CELLAR)
         await up.idle()
-        retention = up.app.commands.memory.erasure.retention
+        retention = up.app.commands.erasure.retention
         storage = dataclasses.replace(retention.storage, now=lambda: utc_now() + timedelta(days=31))
         later = dataclasses.replace(retention, days=30, storage=storage)
         await later.expire(Job(id="x", kind="retention", scope="", payload={}, due_at=utc_now()))
@@ -406,7 +406,7 @@ async def test_forgetting_reaches_the_list() -> None:
         titles = await ann.listed()
         assert "zanzibar" not in " ".join(titles.values())
         assert titles[GARDEN] == "the roses need water"
-        await up.app.commands.memory.erasure.scope_eraser.erase_person(PlatformAccount(kind="web", id="ann"))
+        await up.app.commands.erasure.scope_eraser.erase_person(PlatformAccount(kind="web", id="ann"))
         assert await ann.listed() == {}
 
 

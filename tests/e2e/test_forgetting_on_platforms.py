@@ -77,7 +77,7 @@ async def test_on_telegram() -> None:
         (question,) = [post for post in server.posts if post.buttons]
         assert question.buttons == [["Yes", "No"]]
         assert "I would erase 1 remembered line" in question.text
-        (change,) = await parlour.app.commands.memory.staging.pending_changes(scope)
+        (change,) = await parlour.app.commands.staging.pending_changes(scope)
         server.buttons.press(question, f"/memory approve {change.name}")
         await server.until(lambda: any(text.startswith("Done. Erased: 1 ") for text in server.shown(42)))
         assert memory(parlour, scope) == ""
@@ -86,7 +86,7 @@ async def test_on_telegram() -> None:
         await say("/forget tea", len(server.shown(42)) + 1)
         await server.until(lambda: any(post.buttons for post in server.posts))
         (question,) = [post for post in server.posts if post.buttons]
-        (change,) = await parlour.app.commands.memory.staging.pending_changes(scope)
+        (change,) = await parlour.app.commands.staging.pending_changes(scope)
         server.buttons.press(question, f"/memory reject {change.name}")
         await server.until(lambda: not question.buttons)
         assert memory(parlour, scope) == "- Likes tea\n"
@@ -140,7 +140,7 @@ async def test_on_discord() -> None:
             each for each in discord.messages[direct] if each["author"]["id"] == BOT and discord_buttons(each)
         ]
         assert discord_buttons(asked[0]) == [["Yes", "No"]]
-        (change,) = await parlour.app.commands.memory.staging.pending_changes(scope)
+        (change,) = await parlour.app.commands.staging.pending_changes(scope)
         discord.interactions.press(asked[0]["id"], DISCORD_ANN, f"/memory approve {change.name}")
         await discord.until(lambda: any("Erased: 1 remembered line" in text for text in discord.chat(direct)))
         assert memory(parlour, scope) == ""

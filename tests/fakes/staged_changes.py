@@ -37,7 +37,7 @@ async def staged(
 async def put_aside(parlour: InProcessGateway, scope: str, session: str, *, name: str, fact: str, at: datetime) -> None:
     """Store what waits, and nothing else."""
     change = StagedChange(name=name, why="untrusted", at=at, operations=(AddLines(f"- {fact}"),), session=session)
-    await parlour.app.commands.memory.staging.stage(scope, change)
+    await parlour.app.commands.staging.stage(scope, change)
 
 
 async def removal(
@@ -46,12 +46,12 @@ async def removal(
     """Have a removal wait that came of words that *person* took back."""
     removed = (RemoveLines(line),)
     change = StagedChange(name=name, why="deleted", at=utc_now(), operations=removed, session=session, person=person)
-    await parlour.app.commands.memory.staging.stage(scope, change)
+    await parlour.app.commands.staging.stage(scope, change)
 
 
 async def stored_changes(parlour: InProcessGateway, scope: str) -> list[Mapping[str, Any]]:
     """Return what is stored of all that waits in *scope*."""
-    return list(await parlour.app.commands.memory.staging.records(scope))
+    return list(await parlour.app.commands.staging.records(scope))
 
 
 async def look(parlour: InProcessGateway, scope: str, name: str) -> None:

@@ -123,7 +123,7 @@ async def test_a_command_that_was_stopped_half_way_has_its_line() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        parlour.app.commands.memory.documents.undo = hang  # type: ignore[method-assign,assignment]
+        parlour.app.commands.documents.undo = hang  # type: ignore[method-assign,assignment]
         await parlour.channel.say("room", "/memory undo abc", sender="admin", is_admin=True, **ROOM)
         await begun.wait()
         await parlour.channel.say("room", "/stop", sender=OWNER, **ROOM)

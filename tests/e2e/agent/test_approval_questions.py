@@ -95,7 +95,7 @@ async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
     async with gateway(model=SummaryModel(), home=home) as parlour:
         await parlour.channel.ask("ann", "hello")
         await parlour.idle()
-        staging = parlour.app.commands.memory.staging
+        staging = parlour.app.commands.staging
         note = staging.note_asked
 
         async def note_and_die(scope: str, names: Any, turn: str) -> None:

@@ -256,7 +256,7 @@ async def test_a_version_of_memory_names_its_entry() -> None:
         await talk(parlour, 5)
         await quiet(parlour)
         [entry] = entries(parlour.home)
-        [change] = await parlour.app.commands.memory.documents.log(SCOPE)
+        [change] = await parlour.app.commands.documents.log(SCOPE)
         assert change.why == f"consolidation {entry.entry}"
         why = await parlour.channel.ask("ann", "/memory why fact 1")
         assert "earlier messages were summarized" in why

@@ -50,7 +50,7 @@ def transcripts(home: Path, scope: str = SCOPE) -> str:
 async def wait_staged_changes(parlour: InProcessGateway, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
     """Return what waits once it is that many things."""
     while True:
-        waiting = await parlour.app.commands.memory.staging.pending_changes(scope)
+        waiting = await parlour.app.commands.staging.pending_changes(scope)
         if len(waiting) == number:
             return waiting
         await asyncio.sleep(0.01)
@@ -192,7 +192,7 @@ async def test_a_summary_under_way_is_waited_for() -> None:
         parlour.app.background._quick = {**quick, "unlearn": _soon(quick["unlearn"])}  # no half minutes in between
         await delete(parlour, "7")
         await until(lambda: "and it leaks" not in transcripts(parlour.home))
-        assert await parlour.app.commands.memory.staging.pending_changes(SCOPE) == []
+        assert await parlour.app.commands.staging.pending_changes(SCOPE) == []
         model.go_on.set()
         pending = await waits(parlour, 2)
         assert "Owns a red zeppelin" in pending

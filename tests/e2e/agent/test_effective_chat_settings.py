@@ -127,7 +127,7 @@ async def test_a_servers_settings_hold_for_what_no_message_begins(tmp_path: Path
         await parlour.channel.ask("901", "hello", group=True, guild="811")
         await parlour.idle()
     async with gateway(home=home, model=RequestLogModel(), environment=settings) as parlour:
-        key, locales = SessionKey("pocket", "901"), parlour.app.commands.chats.locales
+        key, locales = SessionKey("pocket", "901"), parlour.app.commands.locales
         assert locales.zone("chats/pocket%3a901") == "Asia/Tokyo"
         assert locales.language(key) == "de"
         assert locales.language(SessionKey("pocket", "902")) == "en"

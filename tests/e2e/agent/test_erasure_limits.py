@@ -30,7 +30,7 @@ async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None
     """In the terminal's own chat, and to the operator; nobody else hears of that folder."""
     async with gateway() as parlour:
         service, terminal, scope = (
-            parlour.app.commands.memory.erasure,
+            parlour.app.commands.erasure,
             SessionKey("console", "me"),
             "people/console%3ame",
         )

@@ -46,7 +46,7 @@ def lines(home: Path, word: str = ASCII, *, scope: str = ROOM) -> list[str]:
 async def until_at_rest(parlour: InProcessGateway) -> None:
     """Return when the erasures of the room are done, or wait for a turn."""
     while True:
-        purges = parlour.app.commands.memory.erasure.purge_jobs
+        purges = parlour.app.commands.erasure.purge_jobs
         jobs = [each for each in await parlour.app.store.jobs.pending_in(ROOM) if each.kind in (FORGET, PURGE)]
         if all(each.id in purges.progress and each.due_at > utc_now() for each in jobs):
             return
@@ -68,7 +68,7 @@ async def yes_to(parlour: InProcessGateway, command: str) -> None:
 
 def hold_erasures(parlour: InProcessGateway, patch: pytest.MonkeyPatch, until: Callable[[], Awaitable[Any]]) -> None:
     """Let every erasure but the first wait for *until*."""
-    eraser = parlour.app.commands.memory.erasure.word_eraser
+    eraser = parlour.app.commands.erasure.word_eraser
     forget, count = eraser.forget, 0
 
     async def held(*given: Any, **more: Any) -> Any:
@@ -100,7 +100,7 @@ async def test_a_turn_reads_before_the_batch_and_commits_after_it(
 
         if begins == "before":
             await begin_turn()
-        eraser = parlour.app.commands.memory.erasure.word_eraser
+        eraser = parlour.app.commands.erasure.word_eraser
         go_on = eraser.request_new_snapshots
 
         async def end_turn(*given: Any) -> None:
@@ -155,7 +155,7 @@ async def test_a_turn_claimed_before_the_erasure_of_a_group_ends_long_after(
         await ask("room", f"my {ASCII} leaks", sender="ann", **IN_GROUP)
         question = await ask("room", f"/forget {ASCII} --purge", sender="ann", **IN_GROUP)
         began = asyncio.Event()
-        eraser = parlour.app.commands.memory.erasure.word_eraser
+        eraser = parlour.app.commands.erasure.word_eraser
         forget = eraser.forget
 
         async def held(*given: Any, **more: Any) -> Any:
@@ -225,7 +225,7 @@ async def test_a_change_that_a_job_proposes_meanwhile_is_erased_and_looked_for_a
         await parlour.channel.ask("room", f"my {ASCII} leaks", **ADMIN)
         _, answered = await parlour.channel.say("room/thread", "which colour?", sender="bob", **IN_GROUP)
         await model.called(2)
-        staging, passes = parlour.app.commands.memory.staging, 0
+        staging, passes = parlour.app.commands.staging, 0
 
         async def propose() -> None:
             nonlocal passes
@@ -302,7 +302,7 @@ async def test_a_log_that_was_read_before_a_purge_brings_no_words_back(
         await ask("room", "/remember the sea is blue", **ADMIN)
         await parlour.idle()
         sea, leak = stored_changes(home, ROOM)
-        service, is_read, may_answer = parlour.app.commands.memory.documents, asyncio.Event(), asyncio.Event()
+        service, is_read, may_answer = parlour.app.commands.documents, asyncio.Event(), asyncio.Event()
         diffs = service.diffs
 
         async def hold(*given: Any) -> list[str]:
@@ -356,7 +356,7 @@ async def test_an_edit_by_hand_behind_the_last_pass(tmp_path: Path, purge: str) 
         await parlour.channel.ask("room", f"/remember my {ASCII} leaks", **ADMIN)
         await parlour.channel.ask("room", "/remember the sea is blue", **ADMIN)
         await parlour.settle_documents()
-        memory, purges = home / ROOM / "memory" / "MEMORY.md", parlour.app.commands.memory.erasure.purge_jobs
+        memory, purges = home / ROOM / "memory" / "MEMORY.md", parlour.app.commands.erasure.purge_jobs
         edits = [f"- by hand: {ASCII}\n- by hand: the sun\n"]
 
         async def edit_first(scope: str) -> None:
@@ -388,7 +388,7 @@ async def test_a_phrase_that_wraps_over_two_lines(tmp_path: Path) -> None:
         summary = HistoryEntry(timestamp="2026-11-20 10:00", content=f"The {wrapped} leaks.\nShe sails.", entry="e1")
         HistoryLog(memory).append(summary)
         waits = StagedChange(name="e1", why="many", at=utc_now(), operations=(AddLines(f"- a\n  {wrapped}"),))
-        await parlour.app.commands.memory.staging.stage(ANN, waits)
+        await parlour.app.commands.staging.stage(ANN, waits)
         assert len(where(parlour.kill(tmp_path / "before"), ASCII)) >= 6
         await erase(parlour.channel.ask, "ann", f"/forget silver {ASCII} --purge")
         await wait_until_purged(parlour, ANN)

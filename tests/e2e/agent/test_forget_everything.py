@@ -77,7 +77,7 @@ async def fill_scopes(home: Path) -> None:
         for scope, who, word in ((SCOPE, "ann", ANNS), (ROOM, "ann", ANNS), (ROOM, "bob", BOBS)):
             waits = (AddLines(f"- {scope} waits for {word}"),)
             change = StagedChange(name=f"e{who}", why="many", at=utc_now(), operations=waits, person=f"pocket%3a{who}")
-            await parlour.app.commands.memory.staging.stage(scope, change)
+            await parlour.app.commands.staging.stage(scope, change)
         await wait_until_purged(parlour)
         await wait_until_purged(parlour, ROOM)
     event = {"channel": "pocket", "id": "9", "at": "2026-11-20T10:00:00Z", "reason": "odd"}

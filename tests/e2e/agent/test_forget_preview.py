@@ -154,7 +154,7 @@ async def test_the_question_lapses(monkeypatch: pytest.MonkeyPatch) -> None:
     async with gateway(model=SummaryModel()) as parlour:
         await parlour.channel.ask("ann", "/remember I like tea")
         question = await parlour.channel.ask("ann", "/forget tea")
-        staging = parlour.app.commands.memory.staging
+        staging = parlour.app.commands.staging
         monkeypatch.setattr(staging, "_now", lambda: utc_now() + ERASURE_EXPIRES_AFTER + timedelta(minutes=1))
         await parlour.channel.say("ann", yes(question), kind=InboundKind.BUTTON, number="")
         posts = await parlour.channel.posted("ann", 3)
@@ -189,7 +189,7 @@ async def test_an_erasure_that_is_killed_at_any_step_is_completed(
         await parlour.channel.ask("ann", "tea, please")
         question = await parlour.channel.ask("ann", "/forget tea")
         await parlour.idle()
-        eraser = parlour.app.commands.memory.erasure.word_eraser
+        eraser = parlour.app.commands.erasure.word_eraser
         original = getattr(eraser, step)
 
         def kill_after(*args: Any, **more: Any) -> Any:
@@ -222,7 +222,7 @@ async def test_after_a_full_disk_another_yes_does_it(monkeypatch: pytest.MonkeyP
     async with gateway(model=SummaryModel()) as parlour:
         await parlour.channel.ask("ann", "/remember I like tea")
         question = await parlour.channel.ask("ann", "/forget tea")
-        eraser = parlour.app.commands.memory.erasure.word_eraser
+        eraser = parlour.app.commands.erasure.word_eraser
 
         async def fail(*_: Any, **__: Any) -> int:
             raise OSError("the disk is full")

@@ -95,7 +95,7 @@ async def test_a_choice_outlives_a_restart_and_a_crash(tmp_path: Path) -> None:
     for place in (home, killed):
         async with gateway(home=place, model=HeldScriptModel()) as parlour:
             key = SessionKey("pocket", "a-chat-not-named-after-ann")
-            assert parlour.app.commands.chats.locales.language(key) == "de"
+            assert parlour.app.commands.locales.language(key) == "de"
             assert await parlour.channel.ask(key.chat, "/stop") == translate("commands.nothing_to_stop", "de")
 
 
@@ -174,7 +174,7 @@ async def test_a_city_is_a_time_zone(name: str) -> None:
         assert await parlour.channel.ask("c", f"/timezone {name}") == translate(
             "commands.timezone_set", zone="Europe/Berlin"
         )
-        assert parlour.app.commands.chats.locales.zone("people/pocket%3aann") == "Europe/Berlin"
+        assert parlour.app.commands.locales.zone("people/pocket%3aann") == "Europe/Berlin"
 
 
 async def test_a_misspelt_zone_gets_a_suggestion_and_changes_nothing() -> None:

@@ -276,7 +276,7 @@ async def test_a_drop_that_is_killed_removes_one_line(tmp_path: Path, monkeypatc
     async with gateway(home=tmp_path / "home") as parlour:
         await say(parlour, "hello")
         write_by_hand(parlour, "MEMORY.md", "- tea\n- tea at five\n")
-        editor = parlour.app.commands.memory.editor
+        editor = parlour.app.commands.editor
         edit = editor.edit
 
         async def edit_and_die(*given: Any) -> Any:

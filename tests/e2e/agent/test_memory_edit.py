@@ -175,7 +175,7 @@ async def test_more_than_five_removals_wait_in_questions_of_five() -> None:
             lambda: any("/memory approve" in each.text for each in parlour.channel.posts["ann"])
         )
         assert len(memory(parlour, ANN).splitlines()) == 8
-        changes = await parlour.app.commands.memory.staging.pending_changes(ANN)
+        changes = await parlour.app.commands.staging.pending_changes(ANN)
         assert sorted(len(each.would_remove) for each in changes) == [2, 5]
         big = next(each for each in changes if len(each.would_remove) == 5)
         await parlour.channel.ask("ann", f"/memory approve {big.name}")
@@ -213,7 +213,7 @@ async def test_in_a_tainted_conversation_every_edit_waits() -> None:
             lambda: any("/memory approve" in each.text for each in parlour.channel.posts["ann"])
         )
         assert memory(parlour, ANN) == "- Lives in Leipzig\n"
-        (change,) = await parlour.app.commands.memory.staging.pending_changes(ANN)
+        (change,) = await parlour.app.commands.staging.pending_changes(ANN)
         assert change.why == "untrusted"
         await parlour.channel.ask("ann", f"/memory approve {change.name}")
         assert memory(parlour, ANN) == "- Lives in Dresden\n- Trusts everybody\n"

@@ -342,7 +342,7 @@ async def test_no_bad_answer_loses_a_fact(tmp_path: Path) -> None:
             for name, scope in scopes.items():
                 lines = stored_text(home, scope).splitlines()
                 assert all(f"- {fact}" in lines for fact in FACTS), name
-                for change in await parlour.app.commands.memory.staging.pending_changes(scopes[name]):
+                for change in await parlour.app.commands.staging.pending_changes(scopes[name]):
                     assert len(change.would_remove) <= 5, name
             applied = [name for name, scope in scopes.items() if stored_entries(home, scope)]
             assert not {name for name in applied if name.startswith(("cut", "one ", "operations", "empty", "prose"))}

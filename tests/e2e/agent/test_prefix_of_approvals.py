@@ -37,7 +37,7 @@ async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
         folder = parlour.home / SCOPE / "memory"
         operations = (RemoveLines("- the office is in Bonn"), AddLines("- the office is in Köln"))
         change = StagedChange(name="dprefix", why="many", at=utc_now(), operations=operations)
-        await parlour.app.commands.memory.staging.stage(SCOPE, change)
+        await parlour.app.commands.staging.stage(SCOPE, change)
         assert (await parlour.channel.ask("ann", "/memory approve dprefix")).startswith("Approved.")
         await talk(parlour, 1)
         await parlour.settle_documents()

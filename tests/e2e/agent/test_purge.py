@@ -298,5 +298,5 @@ async def test_one_scrub_is_for_every_purge_that_waits(tmp_path: Path, monkeypat
             return await scrub()
 
         monkeypatch.setattr(erasing, "scrub", scrub_beside_a_purge)
-        assert await parlour.app.commands.memory.erasure.purge_jobs.scrub(scrubs[0]) is None
+        assert await parlour.app.commands.erasure.purge_jobs.scrub(scrubs[0]) is None
         assert [each.id for each in await jobs.pending_of(SCRUB)] == [scrubs[0].id, scrubs[3].id]

@@ -92,7 +92,7 @@ async def start_purge(home: Path) -> Job:
         asker = ErasureRequester(account=PlatformAccount(kind="pocket", id="ann"), sender="ann", may_all=True)
         wanted = ErasurePattern.of(CYRILLIC)
         assert wanted is not None
-        _, job = await app.commands.memory.erasure.purge(SCOPE, wanted, asker, key=ANN, upto=10**9, turn="tx")
+        _, job = await app.commands.erasure.purge(SCOPE, wanted, asker, key=ANN, upto=10**9, turn="tx")
         assert job.next is not None
         await app.store.jobs.advance(job.job, job.next)
         return job.next
@@ -101,7 +101,7 @@ async def start_purge(home: Path) -> Job:
 async def purge(home: Path, job: Job, fate: KillCountdown) -> None:
     """Do the job with a process that may be killed."""
     async with own_home(home) as app:
-        whole = app.commands.memory.erasure.purge_jobs
+        whole = app.commands.erasure.purge_jobs
         disk = KilledDisk(fate)
         store: Any = KilledObject(whole.storage.store, fate)
         documents = ScopeDocuments(KilledObject(whole.storage.documents.changes, fate))
@@ -142,7 +142,7 @@ async def test_killed_at_a_write_the_rerun_completes_it(purging: tuple[Path, Job
             await app.store.jobs.finish(job)
             for each in await app.store.jobs.pending_in(SCOPE):
                 if each.kind == "scrub":
-                    assert await app.commands.memory.erasure.purge_jobs.scrub(each) is None
+                    assert await app.commands.erasure.purge_jobs.scrub(each) is None
         assert not where(there, CYRILLIC), at
         assert "- my dog is Bello\n" in stored_text(there, SCOPE), at
         shutil.rmtree(there)

@@ -81,7 +81,7 @@ async def test_what_the_bot_said_with_the_order_in_view_taints() -> None:
         await forward(parlour, "hello from Mallory")
         await parlour.channel.ask("c", "/new")
         await parlour.channel.ask("c", "where do my invoices go? keep it in mind")
-        hits = await parlour.app.commands.memory.search.search(SCOPE, "which account?")
+        hits = await parlour.app.commands.search.search(SCOPE, "which account?")
         assert {hit.origin for hit in hits if hit.role == "assistant" and "Understood" in hit.text} == {"tainted"}
         assert last_tool_result(model) == ASKED
         await quiet(parlour)
@@ -124,7 +124,7 @@ async def test_reading_around_a_line_taints() -> None:
         await parlour.channel.ask("c", "kettles boil water")
         await parlour.channel.ask("c", "/new")
         await parlour.app.session_files.flush()
-        hits = await parlour.app.commands.memory.search.search(SCOPE, "what do kettles do?")
+        hits = await parlour.app.commands.search.search(SCOPE, "what do kettles do?")
         place = next(hit for hit in hits if hit.text == "kettles boil water")
         model.script[2] = calls(("memory_get", json.dumps({"source": place.source, "line": place.line})))
         await parlour.channel.ask("c", "what do kettles do? keep it in mind")

@@ -503,7 +503,7 @@ async def test_forgetting_and_exporting_include_reminders(clock: MovableClock, t
     async with talk(clock) as ann:
         await ann.call("remind", what="call the clinic", at="2026-11-23T09:00")
         await ann.call("remind", what="buy bread", at="2026-11-23T09:00")
-        exports = ann.inside.app.commands.memory.privacy.exports
+        exports = ann.inside.app.commands.privacy.exports
         await exports.write("people/pocket%3aann", "pocket%3aann", tmp_path / "e.zip")
         with zipfile.ZipFile(tmp_path / "e.zip") as archive:
             assert b"call the clinic" in archive.read("reminders.jsonl")

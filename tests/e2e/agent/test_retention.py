@@ -33,7 +33,7 @@ def transcript_file(home: Path) -> Path:
 def at(parlour: InProcessGateway, moment: datetime) -> RetentionJob:
     """Return the day's work as it is done when *moment* is just as old as what lapses."""
     now = moment + timedelta(days=DAYS)
-    mine = parlour.app.commands.memory.erasure.retention
+    mine = parlour.app.commands.erasure.retention
     storage = dataclasses.replace(mine.storage, now=lambda: now)
     return dataclasses.replace(mine, days=DAYS, storage=storage)
 

@@ -55,7 +55,7 @@ async def test_what_the_owner_shares_is_in_every_prompt_and_what_is_taken_back_i
 
 async def answer_to_unshare(parlour: InProcessGateway, word: str = "approve") -> str:
     """Return the command that a button of the last question represents."""
-    [asked] = await parlour.app.commands.memory.staging.pending_changes("shared")
+    [asked] = await parlour.app.commands.staging.pending_changes("shared")
     return f"/unshare {word} {asked.name}"
 
 

@@ -62,7 +62,7 @@ async def test_no_question_offers_to_wipe_more_than_five_lines() -> None:
         await quiet(parlour)
         text = stored_text(parlour.home, SCOPE)
         assert all(fact in text for fact in FACTS)
-        for waiting in await parlour.app.commands.memory.staging.pending_changes(SCOPE):
+        for waiting in await parlour.app.commands.staging.pending_changes(SCOPE):
             assert len(waiting.would_remove) <= 5
 
 
@@ -98,9 +98,9 @@ async def test_a_no_keeps_everything() -> None:
 async def test_what_was_added_stands_although_the_removals_lapsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 4, "To show" 3: nobody answered for fourteen days; every old fact is there, and the answer's new one."""
     async with forgetting() as parlour:
-        [waiting] = await parlour.app.commands.memory.staging.pending_changes(SCOPE)
+        [waiting] = await parlour.app.commands.staging.pending_changes(SCOPE)
         assert waiting.would_remove == tuple(f"- {fact}" for fact in GOING)
-        staging = parlour.app.commands.memory.staging
+        staging = parlour.app.commands.staging
         monkeypatch.setattr(staging, "_now", lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1))
         assert await staging.pending_changes(SCOPE) == []
         assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")

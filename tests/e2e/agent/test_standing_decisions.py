@@ -192,7 +192,7 @@ async def test_export_and_erasure_include_decisions(tmp_path: Path) -> None:
     async with gateway(model=model, tools=[letters.tool]) as parlour:
         await press(parlour, await parlour.channel.ask("c", "write to bob"), "allow here")
         await press(parlour, await parlour.channel.ask("c", "write to eve"), "allow here")
-        exports = parlour.app.commands.memory.privacy.exports
+        exports = parlour.app.commands.privacy.exports
         await exports.write("people/pocket%3aann", "pocket%3aann", tmp_path / "e.zip")
         with zipfile.ZipFile(tmp_path / "e.zip") as archive:
             lines = archive.read("tool_decisions.jsonl").decode().splitlines()

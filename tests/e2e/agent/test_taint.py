@@ -141,7 +141,7 @@ async def test_what_a_page_orders_in_the_very_turn_waits_too() -> None:
         await parlour.channel.ask("ann", "look it up")
         await quiet(parlour)
         assert memory(parlour) == ""
-        (waiting,) = await parlour.app.commands.memory.staging.pending_changes(SCOPE)
+        (waiting,) = await parlour.app.commands.staging.pending_changes(SCOPE)
         assert waiting.would_add == (f"- {ORDER}",)
         assert (waiting.session, waiting.why) == ("pocket:ann", "untrusted")
 
@@ -209,5 +209,5 @@ async def test_a_harmless_photograph_makes_nobody_click() -> None:
         await quiet(parlour)
         assert "Ann has a dog called Rex" in memory(parlour)
         assert any("I shall remember Rex" in shown for shown in model.shown)
-        assert await parlour.app.commands.memory.staging.pending_changes(SCOPE) == []
+        assert await parlour.app.commands.staging.pending_changes(SCOPE) == []
         assert not any("Should I" in post.text for post in parlour.channel.posts["ann"])

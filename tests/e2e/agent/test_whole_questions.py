@@ -47,7 +47,7 @@ async def test_what_was_shown_is_what_is_stored(fact: str) -> None:
         pending = await parlour.channel.ask("ann", "/memory pending")
         assert show_escapes(fact) in question.text
         assert show_escapes(fact) in pending
-        (waiting,) = await parlour.app.commands.memory.staging.pending_changes("people/pocket%3aann")
+        (waiting,) = await parlour.app.commands.staging.pending_changes("people/pocket%3aann")
         assert (await parlour.channel.ask("ann", f"/memory approve {waiting.name}")).startswith("Approved.")
         assert memory(parlour) == f"- {fact}\n"
         kept = [path for path in parlour.home.rglob("*") if path.is_file() and path.suffix in (".md", ".json")]
@@ -71,4 +71,4 @@ async def test_an_order_that_would_be_redacted_is_not_kept(call: tuple[str, dict
         await parlour.channel.ask("ann", "read the page")
         await parlour.idle()
         assert "looks like a secret" in results(model.asked[2])[-1]
-        assert await parlour.app.commands.memory.staging.pending_changes("people/pocket%3aann") == []
+        assert await parlour.app.commands.staging.pending_changes("people/pocket%3aann") == []
