@@ -1,6 +1,11 @@
 """Take over the files of scopes that earlier releases have kept in folders: attachments, snapshot texts, long results.
 
-Workspaces are taken over at every start, because operators put files there.
+Workspaces, `files/`, are taken over at every start, because operators put files there:
+
+trips/%52ome.csv                       trips/Rome.csv; a name that is in no quoted form is used as it is
+trips/%u%52ome.csv                     the same file, written by a call that untrusted text may have caused
+.trash/<time>.<id>/trips/%52ome.csv    what was at that name until then
+.appends/<time>.<id>.<size>            a finished append
 """
 
 from __future__ import annotations
@@ -10,17 +15,21 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import unquote
 
 import structlog
 
-from agent.files.workspace_adoption import adopt_workspace, remove_adopted
+from agent.files.file_workspace import FILE_BYTES
+from agent.files.workspace_names import InvalidFileName, parse_own_name
 from agent.memory.scopes import list_scopes, scope_folder
-from gateway.ports import BYTES, FileKind, FileStore
+from gateway.events import quote_file_name
+from gateway.ports import BYTES, FileKind, FileStore, ScopeFile, ScopeFileChange
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +40,10 @@ _OUTSIDE = re.compile(r"([0-9a-f]{64})-[0-9a-f]{8}\Z")
 _LEFT = "backups/not-adopted"  # in a home: files that are not what their names say, or that no workspace can have
 _AT_ONCE, _MOST_BYTES = 64, 8 * 1024 * 1024  # files, and bytes of them, that are stored together
 _REPORT_EVERY = 50  # scopes
+_MARK = "%u"  # quoting never makes it
+_TRASH, _APPENDS, _WORKSPACE_LOCK, _NEW = ".trash", ".appends", ".lock", ".new-"
+_ENTRY = re.compile(r"(?P<at>\d{8}t\d{6}z)\.(?P<id>f[a-z2-7]{8})(?:\.\d{1,12})?\Z")
+_STAMP = "%Y%m%dt%H%M%Sz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +83,35 @@ async def adopt_files(home: Path, files: FileStore) -> int:
 async def adopt_workspaces(home: Path, files: FileStore) -> int:
     """Store what is in the folders `files/` of all scopes, and remove it there; return the number of new files.
 
-    Files that a workspace cannot have are set aside in `backups/not-adopted`. Idempotent; a kill interrupts it.
+    What a workspace cannot have is set aside in `backups/not-adopted`: links, hidden files, impossible names, files
+    beyond FILE_BYTES. Idempotent; a kill interrupts it. Raises OSError and StoreUnavailable.
     """
     count = 0
     for scope, folder in await asyncio.to_thread(_find_workspaces, home):
-        count += await adopt_workspace(folder, scope, files)
-        left = await remove_adopted(folder, scope, files)
-        await asyncio.to_thread(_set_aside, home, left)
-        await asyncio.to_thread(shutil.rmtree, folder)
+        stored: list[Path] = []
+        for file, path in await asyncio.to_thread(lambda folder=folder: list(_scan_workspace(folder))):  # type: ignore[misc]
+            data = await asyncio.to_thread(path.read_bytes) if path is not None else b""
+            is_new = await files.change(scope, ScopeFileChange(now=file, data=data))
+            if path is not None:
+                count += is_new
+                row = await files.find(scope, file.kind, file.name)
+                if row is not None and row.digest == await asyncio.to_thread(_digest, data):
+                    stored.append(path)
+        await asyncio.to_thread(_end_workspace, home, folder, stored)
     return count
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _end_workspace(home: Path, folder: Path, adopted_paths: Sequence[Path]) -> None:
+    """Remove what is stored, by every name that it has, and set the rest aside."""
+    inodes = {path.lstat().st_ino for path in adopted_paths}
+    for path in adopted_paths:
+        path.unlink()
+    _set_aside(home, [path for path in _leftovers(folder) if path.lstat().st_ino not in inodes])
+    shutil.rmtree(folder)
 
 
 def _find_workspaces(home: Path) -> Sequence[tuple[str, Path]]:
@@ -90,7 +123,7 @@ def _find_workspaces(home: Path) -> Sequence[tuple[str, Path]]:
 async def _store(files: FileStore, scope: str, file: _FoundFile) -> bool:
     """Store a file; return False for one that is not what its name says."""
     data = await asyncio.to_thread(file.path.read_bytes)
-    if await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest()) != file.digest:
+    if await asyncio.to_thread(_digest, data) != file.digest:
         return False
     stored = await files.put(scope, file.kind, data, at=file.at)
     return stored.digest == file.digest and stored.size == len(data)
@@ -156,3 +189,69 @@ def _remove_folders(folder: Path) -> None:
     for name in (*_FOLDERS, _EXPORTS):
         if (folder / name).is_dir() and not (folder / name).is_symlink():
             shutil.rmtree(folder / name)
+
+
+def _leftovers(folder: Path) -> Iterator[Path]:
+    """Yield what was not adopted, but for the lock of writers, unfinished files and the records of appends."""
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if (
+            (path.is_file() or path.is_symlink())
+            and parts[0] not in (_WORKSPACE_LOCK, _APPENDS)
+            and not parts[0].startswith(_NEW)
+        ):
+            yield path
+
+
+def _scan_workspace(folder: Path) -> Iterator[tuple[ScopeFile, Path | None]]:
+    """Yield the files of a workspace and where their bytes are, and the records of appends, which have none."""
+    if folder.is_symlink():
+        return
+    kept: set[int] = set()
+    for path, about in _walk(folder):
+        if (file := _to_file(path.relative_to(folder).parts, about)) is not None:
+            kept.add(about.st_ino)
+            yield file, path
+    for path, about in _walk(folder / _TRASH):
+        entry, *parts = path.relative_to(folder / _TRASH).parts
+        match, file = _ENTRY.match(entry), _to_file(parts, about)
+        if match is not None and file is not None and about.st_ino not in kept:  # else it was restored
+            deleted = replace(file, kind=FileKind.DELETED, name=match["id"], original=file.name, at=_time_of(match))
+            yield deleted, path
+    for path, _ in _walk(folder / _APPENDS):
+        if (match := _ENTRY.match(path.name)) is not None:
+            yield ScopeFile(kind=FileKind.CALL, name=match["id"], at=_time_of(match)), None
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the regular files in *folder* that are not hidden, marked ones first: of two versions those count."""
+    if folder.is_symlink():
+        return
+    for at, folders, names in os.walk(folder):  # does not follow links
+        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        for name in sorted(names, key=lambda each: (not each.startswith(_MARK), each)):
+            about = (Path(at) / name).lstat()
+            if stat.S_ISREG(about.st_mode) and not name.startswith("."):
+                yield Path(at) / name, about
+
+
+def _to_file(parts: Sequence[str], about: os.stat_result) -> ScopeFile | None:
+    *folders, last = parts or [""]
+    try:
+        name = parse_own_name("/".join(map(_unquote_part, (*folders, last.removeprefix(_MARK)))))
+    except InvalidFileName:
+        name = ""
+    if not name or about.st_size > FILE_BYTES:
+        log.warning("workspace.not_adopted", bytes=about.st_size)
+        return None
+    at = datetime.fromtimestamp(about.st_mtime, UTC)
+    return ScopeFile(kind=FileKind.WORKSPACE, name=name, at=at, is_untrusted=last.startswith(_MARK))
+
+
+def _unquote_part(part: str) -> str:
+    shown = unquote(part, errors="replace")
+    return shown if quote_file_name(shown) == part else part
+
+
+def _time_of(entry: re.Match[str]) -> datetime:
+    return datetime.strptime(entry["at"], _STAMP).replace(tzinfo=UTC)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.files.file_workspace import FileWorkspace
-from agent.files.workspace_adoption import adopt_workspace
+from agent.memory.storage.file_adoption import adopt_workspaces
 from gateway.ports import FileStore
 from tests.fakes.store import open_inline_store
 
@@ -45,7 +47,7 @@ async def files(tmp_path: Path) -> AsyncIterator[FileStore]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A workspace as an earlier release left it, with links that lead out of it."""
-    root = tmp_path / "old" / "files"
+    root = tmp_path / SCOPE / "files"
     for name, data in OLD_HOME.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,15 +62,9 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def tree(folder: Path) -> list[Path]:
-    """Return everything in a folder."""
-    return sorted(folder.rglob("*"))
-
-
-async def test_a_folder_becomes_a_workspace(files: FileStore, folder: Path) -> None:
+async def test_a_folder_becomes_a_workspace(files: FileStore, folder: Path, tmp_path: Path) -> None:
     """Everything that a person could see is there, under its name, and can be restored; links lead nowhere."""
-    before = tree(folder)
-    assert await adopt_workspace(folder, SCOPE, files) == 7
+    assert await adopt_workspaces(tmp_path, files) == 7
     workspace = FileWorkspace(files, SCOPE, most_bytes=10_000_000, now=lambda: NOON)
     listed = await workspace.list_files()
     found = {each.name: (await workspace.read(each.name), each.is_untrusted) for each in listed}
@@ -87,22 +83,37 @@ async def test_a_folder_becomes_a_workspace(files: FileStore, folder: Path) -> N
     content = await workspace.read("Trips/Rome 2027.csv")
     assert content is not None
     assert (content.data, content.is_untrusted) == (b"older", True)
-    assert tree(folder) == before
+    assert not await asyncio.to_thread(folder.exists)
+    aside = tmp_path / "backups" / "not-adopted" / SCOPE / "files"
+    assert {path.relative_to(aside).as_posix() for path in aside.rglob("*") if path.is_symlink() or path.is_file()} == {
+        ".trash/20261120t080000z.not-an-id/a.txt",
+        "a\u202eb.txt",
+        "link.txt",
+        "out",
+        "received/a.txt",
+        "twice.txt",
+    }
 
 
-async def test_taking_over_again_changes_nothing(files: FileStore, folder: Path) -> None:
+async def test_taking_over_again_changes_nothing(files: FileStore, folder: Path, tmp_path: Path) -> None:
     """Not after a kill in the middle, and not what was changed since."""
-    await adopt_workspace(folder, SCOPE, files)
+    shutil.copytree(
+        folder, tmp_path / "again", copy_function=os.link, symlinks=True, ignore=shutil.ignore_patterns("pipe")
+    )
+    await adopt_workspaces(tmp_path, files)
+    (tmp_path / "again").rename(folder)
     workspace = FileWorkspace(files, SCOPE, most_bytes=10_000_000, now=lambda: NOON)
     await workspace.append("large.bin", b"more", key="k", is_untrusted=False)
     before = await files.files(SCOPE)
-    assert await adopt_workspace(folder, SCOPE, files) == 0
+    assert await adopt_workspaces(tmp_path, files) == 0
     assert await files.files(SCOPE) == before
 
 
-async def test_a_link_in_the_place_of_the_folder_is_not_followed(files: FileStore, folder: Path) -> None:
+async def test_a_link_in_the_place_of_the_folder_is_not_followed(
+    files: FileStore, folder: Path, tmp_path: Path
+) -> None:
     """An operator or a backup could have put it there."""
-    linked = folder.parent / "linked"
-    linked.symlink_to(folder)
-    assert await adopt_workspace(linked, SCOPE, files) == 0
-    assert await adopt_workspace(folder.parent / "missing", SCOPE, files) == 0
+    elsewhere = await asyncio.to_thread(folder.rename, tmp_path / "elsewhere")
+    await asyncio.to_thread(folder.symlink_to, elsewhere)
+    assert await adopt_workspaces(tmp_path, files) == 0
+    assert sum(1 for each in await asyncio.to_thread(lambda: list(elsewhere.rglob("*.txt")))) > 3
