@@ -15,6 +15,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import structlog
+
 from gateway.events import SessionKey
 from gateway.ports.transcripts import StaleFile, StoredTurn, StoredWindow, TranscriptExtent, TranscriptHead
 from gateway.store.database import LISTED, SET_META, Database, QueryResult
@@ -33,6 +35,8 @@ from gateway.store.row_codec import (
     write_key,
 )
 from gateway.text.json_lines import decode_lines
+
+log = structlog.get_logger(__name__)
 
 _MOVED = 400  # turns that are given to another scope in one operation
 _NEWEST_MOVED = 64  # of each session, with the link itself
@@ -678,6 +682,8 @@ def _adopt(
             first += 1
         else:
             count += database.execute(_INSERT, values).rowcount
+    if others := len({each.turn for each, _ in new}) - count:  # as of a file that somebody has copied
+        log.warning("transcripts.turns_of_other_chats", session=str(key), turns=others)
     for each, columns in zip(turns, encoded, strict=True):
         if each.turn in known and not known[each.turn][1]:
             _, _, transcript, _, start, end, _, _, new_transcript, window, body = columns

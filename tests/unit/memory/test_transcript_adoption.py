@@ -76,6 +76,17 @@ def session(transcript: str, next_index: int, key: SessionKey = ANN, scope: str 
     return SessionRow(key=key, transcript=transcript, next_index=next_index, created_at=START, scope=scope)
 
 
+async def test_turns_of_another_chat_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A turn is stored once: the log says how many turns of a copied file stay in it alone."""
+    records = FakeRecords()
+    for key, scope in ((ANN, SCOPE), (BOB, BOBS_SCOPE)):
+        write(path_of(tmp_path, key, scope), head(key=key), *map(body, talk(3)))
+    assert await adopt(tmp_path, records) == 3
+    output = capsys.readouterr().out
+    assert "transcripts.turns_of_other_chats" in output
+    assert "turns=3" in output
+
+
 async def test_a_file_becomes_rows_with_its_bytes(tmp_path: Path) -> None:
     """Each turn has exactly its lines; the file stays as it is, and the mirror goes on appending to it."""
     given = [*talk(3), exchange(3, 6, tools=2, before=[build.pointer(4)])]
