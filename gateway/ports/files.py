@@ -146,7 +146,10 @@ class FileStore(Protocol):
         """Return the scopes with files of *kinds*; without kinds those with any."""
 
     def keep_bytes(self) -> AbstractAsyncContextManager[None]:
-        """Remove no bytes while the context is open: a backup reads them. Those who remove files do not wait."""
+        """Remove no bytes while the context is open: a backup reads them. Those who remove files do not wait.
+
+        No gateway that shares the database removes objects then, for at most an hour.
+        """
 
     async def copy_objects(self, home: Path) -> Sequence[str]:
         """Write the bytes that are in an object store into the folders of a home; return a line for each lost file."""

@@ -86,6 +86,10 @@ _MARK_DUE = "UPDATE unused_object SET due = 0 WHERE due > 0 AND due <= ?"
 _DUE = sql("SELECT name FROM unused_object WHERE due = 0 ORDER BY name LIMIT", str(_AT_ONCE))
 _REMOVED = "DELETE FROM unused_object WHERE name = ?"
 _ADOPTED = "adopted_files"
+_HOLD = "bytes_held."  # begins the names of rows of `meta` with the time until which a backup reads objects
+_HOLDS = "SELECT name, value FROM meta WHERE name LIKE ?"
+_END_HOLD = "DELETE FROM meta WHERE name = ?"
+_HOLD_POLL = 1.0  # seconds
 
 
 class _OtherThanRead(Exception):
@@ -336,15 +340,20 @@ class SqlFiles:
 
     @asynccontextmanager
     async def keep_bytes(self) -> AsyncIterator[None]:
-        """Remove no bytes while the context is open."""
+        """Remove no bytes while the context is open; objects for an hour, if it is not closed."""
         self._held += 1
         self._released.clear()
+        hold, submit = f"{_HOLD}{secrets.token_hex(8)}", self._engine.writer.submit
         try:
+            if self._objects is not None:  # other gateways remove them, too
+                await submit(lambda database: database.execute(SET_META, (hold, str(self._due()))).close())
             yield
         finally:
             self._held -= 1
             if not self._held:
                 self._released.set()
+            if self._objects is not None:
+                self._engine.writer.submit_nowait(lambda database: database.execute(_END_HOLD, (hold,)).close())
 
     async def copy_objects(self, home: Path) -> Sequence[str]:
         """Write the bytes that are in an object store into the folders of *home*."""
@@ -364,13 +373,25 @@ class SqlFiles:
 
     async def collect_garbage(self) -> int:
         """Remove bytes that no file has, unless a backup reads them."""
-        return await self.remove_unused() if not self._held else 0
+        return (await self._remove_unused() or 0) if not self._held else 0
 
     async def remove_unused(self) -> int:
         """Do the same after the backup."""
-        removed, now = 0, self._engine.now()
+        await self._released.wait()
+        while (removed := await self._remove_unused()) is None:  # noqa: ASYNC110 - the end of another gateway's backup
+            await asyncio.sleep(_HOLD_POLL)
+        return removed
 
-        def list_due(database: Database) -> list[tuple[str]]:
+    async def _remove_unused(self) -> int | None:
+        """Return the number of removed bytes; None while the backup of another gateway reads them."""
+        removed = 0
+
+        def list_due(database: Database) -> list[tuple[str]] | None:
+            now, holds = self._engine.now(), database.execute(_HOLDS, (f"{_HOLD}%",)).fetchall()
+            if self._objects is not None and any(int(until) > now for _, until in holds):
+                return None
+            ended = [(name,) for name, until in holds if int(until) <= now]  # of killed processes
+            database.executemany(_END_HOLD, ended).close()
             database.execute(_MARK_DUE, (now,)).close()
             return database.execute(_DUE).fetchall()
 
@@ -380,7 +401,6 @@ class SqlFiles:
                 if _OUTSIDE not in place:
                     database.execute(_REMOVE_PIECES, (quote(scope), place))
 
-        await self._released.wait()
         while names := await self._engine.writer.submit(list_due):
             for (name,) in names:
                 _, place = _read_name(name)
@@ -388,7 +408,7 @@ class SqlFiles:
                     await self._outside(place).delete(unquote(name))
             await self._engine.writer.submit(partial(note, names=names))
             removed += len(names)
-        return removed
+        return None if names is None else removed
 
     async def is_adopted(self) -> bool:
         """Return True if the files of the folders are stored."""

@@ -358,6 +358,36 @@ async def test_a_backup_keeps_bytes_and_a_purge_waits_for_it(
     assert stored_bytes(backend, place) == 0
 
 
+async def test_a_backup_of_another_gateway_keeps_objects(
+    files: SqlFiles, backend: StoreBackend, place: ObjectBackend | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A purge waits for it; one that was killed holds objects for an hour."""
+    if place is None:
+        pytest.skip("the bytes are in the backup's snapshot, or its gateway has the home alone")
+    monkeypatch.setattr(module, "_HOLD_POLL", 0.01)
+    other = SqlFiles(files._engine, None)
+    other.use_objects(place.open())
+    await files.put(ANN, ATTACHMENT, LARGE, at=backend.wall.now())
+    async with other.keep_bytes():
+        await files.remove(ANN)
+        assert await files.collect_garbage() == 0
+        waiting = asyncio.ensure_future(files.remove_unused())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        assert len(place.contents()) == 1
+    assert await waiting == 1
+    assert not place.contents()
+    await files.put(ANN, ATTACHMENT, LARGE, at=backend.wall.now())
+    killed = other.keep_bytes()
+    await killed.__aenter__()
+    await files.remove(ANN)
+    assert await files.collect_garbage() == 0
+    backend.wall.advance(seconds=module.KEPT_FOR.total_seconds() + 1)
+    assert await files.collect_garbage() == 1
+    assert await files._fetch(module._HOLDS, f"{module._HOLD}%") == []
+    await killed.__aexit__(None, None, None)
+
+
 async def test_without_its_place_nothing_large_is_promised(
     files: SqlFiles, backend: StoreBackend, place: ObjectBackend | None
 ) -> None:
