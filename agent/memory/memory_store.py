@@ -43,7 +43,7 @@ from agent.memory.messages.message_range import (
     next_range,
 )
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, outage_delay
-from agent.memory.scopes import PENDING, quote
+from agent.memory.scopes import quote
 from agent.memory.session_manager import Session
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time, utc_now
@@ -312,7 +312,7 @@ class ConsolidationStateStore:
         self._disk.replace(self._path(session), json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
     def _path(self, session: str) -> Path:
-        return self._folder / PENDING / f"{quote(session)}.json"
+        return self._folder / ".pending" / f"{quote(session)}.json"
 
 
 def name_of(session: str, messages: Sequence[Message]) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, SessionKey, quote_file_name
 
 SHARED = "shared"  # read by all users, written by owners
-PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
 AREAS = ("people", "chats")  # folders of a home with one folder for each scope
 quote = quote_file_name
 _SCOPE = re.compile(r"(?:shared|(?:people|chats)/[a-z0-9_%-][a-z0-9._%-]*)?\Z")

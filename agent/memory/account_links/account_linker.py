@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,6 +29,7 @@ from agent.memory.account_links.scope_transfer import (
     split_stored_files,
 )
 from agent.memory.account_links.version_merge import divide_documents, find_owners, move_documents
+from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.line_keys import drop_absent_lines
@@ -65,8 +66,7 @@ class AccountLinker:
     """Handlers of the jobs.
 
     *jobs* is the queue that several gateways share; None = there is one gateway. *reopen* discards what is cached of a
-    scope, *close_files* closes its open files. *notice* takes over manual edits of its documents, *hold_documents*
-    keeps their files as they are, *settle_documents* writes them.
+    scope, *close_files* closes its open files.
     """
 
     home: Path
@@ -81,9 +81,7 @@ class AccountLinker:
     documents: DocumentChangeStore
     history: HistoryRowStore
     history_files: HistoryFileWriter
-    notice: Callable[[str], Awaitable[None]]
-    hold_documents: Callable[..., AbstractAsyncContextManager[None]]
-    settle_documents: Callable[[str], Awaitable[None]]
+    document_files: DocumentFileWriter
     reopen: Callable[[str], None]
     close_files: Callable[[str], Awaitable[None]]
     now: Callable[[], datetime]
@@ -183,7 +181,7 @@ class AccountLinker:
 
     async def _save_edits(self, scopes: tuple[str, ...] | list[str]) -> None:
         for scope in scopes:
-            await self.notice(scope)
+            await self.document_files.notice(scope)
             # A file that a person has edited is set aside, and goes with the rest.
             await self.history_files.settle(scope)
 
@@ -221,14 +219,14 @@ class AccountLinker:
             await stack.enter_async_context(self.writing)
             for scope in (move.source, move.target):
                 await self.close_files(scope)
-            await stack.enter_async_context(self.hold_documents(move.source, move.target))
+            await stack.enter_async_context(self.document_files.hold(move.source, move.target))
             # A file of a history in a folder that is being renamed would be lost, or taken for the new folder.
             await stack.enter_async_context(self.history_files.pause_writes())
             await (self._split(move, folders) if move.kind == UNLINK else self._merge(move, folders))
             for scope in (move.source, move.target):
                 await drop_absent_lines(self.history, scope, (await self.documents.read(scope, MEMORY)).text)
         for scope in (move.source, move.target):
-            await self.settle_documents(scope)
+            await self.document_files.settle(scope)
             await self.history_files.settle(scope)
             await self.session_files.write_scope(scope)
             self.reopen(scope)

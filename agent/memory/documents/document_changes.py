@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -37,14 +37,6 @@ def diff_texts(texts: Mapping[str, tuple[str, str]]) -> str:
 async def change_diff(changes: DocumentChangeStore, scope: str, change: DocumentChange) -> str:
     """Return the unified diff of a change."""
     return await asyncio.to_thread(diff_texts, await changes.changed_texts(scope, change))
-
-
-def line_authors(states: Sequence[DocumentState]) -> Mapping[str, Authors]:
-    """Return the author of each line of the newest documents, by document."""
-    newest: Mapping[str, Authors] = {}
-    for _, newest in _trace_authors(states):  # noqa: B007 - the last one counts
-        pass
-    return newest
 
 
 async def rewrite_history(

@@ -17,8 +17,7 @@ from cronsim import CronSim
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier, DreamReport, DreamRequester
-from agent.memory.dream.dream_phases import DreamPhaseRunner
-from agent.memory.dream.dream_prompt import DreamMaterial, shown_in
+from agent.memory.dream.dream_phases import DreamMaterial, DreamPhaseRunner, shown_in
 from agent.memory.dream.dream_state import (
     DREAM,
     DreamPass,
