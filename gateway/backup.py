@@ -21,15 +21,17 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING
 
-from gateway.errors import UserError
+from gateway.errors import SettingsError, UserError
 from gateway.home import SCHEMA, Home, schema_of
 from gateway.journal_file import CACHE, MOVED, STAMP
 from gateway.ports.documents import is_mirrored
 from gateway.ports.durable_files import sync_folder
 from gateway.ports.entry_points import package_version
 from gateway.ports.transcripts import MIRROR
-from gateway.settings.settings_redaction import redact_settings
-from gateway.settings.sources import FILE_NAMES
+from gateway.settings import setting_names
+from gateway.settings.resolve import normalize_names
+from gateway.settings.setting_types import LEFT_OUT
+from gateway.settings.sources import FILE_NAMES, SettingLeaf, read_file, read_text
 from gateway.store.inspection import count_people, count_turns
 from gateway.store.sqlite.closed_journal import read_journal
 
@@ -339,3 +341,44 @@ def _manifest(
         "files": files,
     }
     return json.dumps(document, indent=1).encode()
+
+
+def redact_settings(file: Path) -> tuple[str | None, list[str]]:
+    """Return the text with each secret replaced, and the names replaced; None if a secret cannot be located."""
+    try:
+        secrets = [leaf for leaf in read_file(file) if _holds_secret(normalize_names(leaf)) and leaf.value]
+        text = file.read_text("utf-8")
+        for leaf in sorted(secrets, key=lambda leaf: len(str(leaf.value)), reverse=True):
+            text = text.replace(str(leaf.value), LEFT_OUT)
+    except (SettingsError, OSError, ValueError):
+        return None, []
+    # Written with escapes or over several lines, a secret is not found as text: then nothing of the file goes out.
+    if any(str(leaf.value) not in (LEFT_OUT, "") for leaf in _again(text, file, {leaf.path for leaf in secrets})):
+        return None, []
+    return text, [".".join(leaf.path) for leaf in secrets]
+
+
+def _holds_secret(leaf: SettingLeaf) -> bool:
+    """Return True if the leaf's path is a secret's. Unknown names count if they contain a word like "token"."""
+    sounds_secret = any(word in leaf.path[-1] for word in ("token", "secret", "password", "api_key", "webhook"))
+    known = set(setting_names.known_paths({}))
+    path = ".".join(leaf.path)
+    if path in known:
+        return path in set(_secret_paths())
+    if leaf.path[-1].endswith("_file"):
+        return False  # names a file; the secret is elsewhere
+    return sounds_secret
+
+
+def _secret_paths() -> Iterator[str]:
+    """Yield the dotted names of the tree's own secrets."""
+    for path in setting_names.known_paths({}):
+        if path.endswith("_file"):
+            yield path.removesuffix("_file")
+
+
+def _again(text: str, file: Path, paths: set[tuple[str, ...]]) -> list[SettingLeaf]:
+    try:
+        return [leaf for leaf in read_text(file, text) if leaf.path in paths]
+    except SettingsError:
+        return [SettingLeaf((), "unreadable", "")]

@@ -260,7 +260,7 @@ def check_store(
     as_json: AsJson = False,
 ) -> None:
     """Read the whole store and say what is damaged, and how to mend it. Exit code 2 if something is left."""
-    from gateway.commands.store_check import check_store as check
+    from gateway.commands.store_migration import check_store as check
 
     raise typer.Exit(check(removes=remove, is_sure=yes, as_json=as_json))
 

@@ -42,7 +42,13 @@ from gateway.access.refusal_log import RefusalLog, SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices, build_access, has_lost_access
 from gateway.app.alerts import AlertServices, build_alerts
-from gateway.app.channels import ConfiguredChannels, build_channels, build_command_prefix, platforms_of
+from gateway.app.channels import (
+    ConfiguredChannels,
+    QuarantineRetrier,
+    build_channels,
+    build_command_prefix,
+    platforms_of,
+)
 from gateway.app.chat_settings import (
     build_context_resolver,
     build_locales,
@@ -63,14 +69,12 @@ from gateway.app.memory import (
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import ModelFactory, ModelServices, build_models
 from gateway.app.people_operations import PeopleOperations
-from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import build_recall
 from gateway.app.setup_operations import SetupOperations
-from gateway.app.tool_operations import ToolOperations
+from gateway.app.tool_operations import ToolOperations, UsageOperations
 from gateway.app.turn_operations import TurnOperations
 from gateway.app.turns import build_command_services, build_replayer, build_turn_services
 from gateway.app.usage import UsageServices, build_usage
-from gateway.app.usage_operations import UsageOperations
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.chat_locales import ChatLocales
 from gateway.control import Operation

@@ -13,7 +13,7 @@ import structlog
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Price, TokenUsage, estimate
 from agent.memory.jobs.token_budget import TokenBudget
-from gateway.access.person_quotas import PersonQuotas
+from gateway.access.access_control import PersonQuotas
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
 from gateway.ports import MetricsRecorder, Store, UsageRow

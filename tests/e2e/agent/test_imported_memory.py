@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.app.imports import run_import
+from gateway.commands.imports import run_import
 from tests.fakes import other_bots
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.recording_model import RecordingModel

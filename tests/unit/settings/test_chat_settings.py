@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gateway.backup import redact_settings
 from gateway.events import SessionKey
 from gateway.settings import Settings, check_settings
 from gateway.settings.chat_overrides import ChatOverrides, open_chats
-from gateway.settings.settings_redaction import redact_settings
 from tests.fakes.settings import kinds
 
 TOOLS = frozenset({"remember", "send_file", "memory_search"})

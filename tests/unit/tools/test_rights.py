@@ -14,7 +14,7 @@ from agent.tools.tool_questions import digest_schema
 from agent.tools.toolbox import Toolbox
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, Role
-from gateway.settings.cross_checks import TOOL_KINDS
+from gateway.settings.load import TOOL_KINDS
 
 DIRECT, GROUP = ChatKind.DIRECT, ChatKind.GROUP
 
