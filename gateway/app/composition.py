@@ -88,8 +88,7 @@ def _build_all(app: Runtime) -> None:
 
     Channels are closed before the model clients, these before the search, because they were built after them.
     """
-    for subsystem in ("recall", "models", "channels", "pool", "alerts", "web", "quarantine_retrier", "operations"):
-        getattr(app, subsystem)
+    _ = (app.recall, app.models, app.channels, app.pool, app.alerts, app.web, app.quarantine_retrier, app.operations)
 
 
 async def _adopt_earlier_files(app: Runtime, store: Store, objects: ObjectStore | None) -> None:

@@ -27,7 +27,7 @@ LOCAL_NAMES = {
     ("gateway/health/network_checks.py", "web"),
     ("gateway/health/settings_checks.py", "web"),
     ("gateway/health/gateway_checks.py", "web"),
-    ("gateway/settings/cross_checks.py", "web"),
+    ("gateway/settings/load.py", "web"),
     ("agent/tools/toolbox.py", "web"),
 }
 

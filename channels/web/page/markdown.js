@@ -51,7 +51,7 @@ markdown.inline.ruler.before("escape", "formula", (state, isSilent) => {
   state.pos += written.length;
   return true;
 });
-// As in gateway/text/markdown_rules.py: marks beside Chinese, Japanese and Korean text need no blanks, a star between
+// As in gateway/text/markdown_tree.py: marks beside Chinese, Japanese and Korean text need no blanks, a star between
 // letters or digits is a product, and a line that is not indented ends a list.
 const CJK =
   /[\u1100-\u11ff\u2e80-\u303f\u3040-\u30ff\u3100-\u312f\u3130-\u318f\u31a0-\u31bf\u31f0-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\u{20000}-\u{3ffff}]/u;
