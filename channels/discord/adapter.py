@@ -14,22 +14,21 @@ from typing import Any
 
 import discord
 
-from channels.discord import codec
+from channels.discord import render
 from channels.discord.api import DiscordApi, DiscordRefusal, map_send_errors
-from channels.discord.commands import DiscordCommands, try_to_register
-from channels.discord.files import DiscordFiles
+from channels.discord.chats import DiscordHistory, DiscordMembers, DiscordReplyThreads
 from channels.discord.gateway_client import DiscordGatewayClient
 from channels.discord.gateway_connection import DiscordGateway, login_error
-from channels.discord.guilds import DiscordGuilds
-from channels.discord.history import DiscordHistory
-from channels.discord.inbound import DiscordInbound, DiscordState, InboundLimits
-from channels.discord.interactions import DiscordButtons, DiscordInteractions
-from channels.discord.members import DiscordMembers
-from channels.discord.outbound import DiscordActivity, DiscordOutbound
-from channels.discord.reactions import DiscordReactions
-from channels.discord.read_cursors import DiscordReadCursors
-from channels.discord.reply_threads import DiscordReplyThreads
-from channels.discord.shards import BotShard, IdentifyLimit, carry_notes, list_shards
+from channels.discord.inbound import DiscordGuilds, DiscordInbound, DiscordState, InboundLimits
+from channels.discord.interactions import (
+    DiscordButtons,
+    DiscordCommands,
+    DiscordInteractions,
+    DiscordReactions,
+    try_to_register,
+)
+from channels.discord.outbound import DiscordActivity, DiscordFiles, DiscordOutbound
+from channels.discord.shards import BotShard, DiscordReadCursors, IdentifyLimit, carry_notes, list_shards
 from channels.kit.followed_threads import FollowedThreads
 from channels.kit.parts import build_receipt
 from gateway.errors import RetryLater, StoreUnavailable, UserError
@@ -52,8 +51,8 @@ from gateway.ports import (
 )
 
 CAPABILITIES = ChannelCapabilities(
-    text_limit=codec.LIMIT,
-    max_parts=codec.MOST_PARTS,
+    text_limit=render.LIMIT,
+    max_parts=render.MOST_PARTS,
     edits=True,
     finds=True,
     send_key=True,
@@ -61,8 +60,8 @@ CAPABILITIES = ChannelCapabilities(
     rings=True,
     preview_every=timedelta(seconds=1.2),
     shows_activity=True,
-    file_limit=codec.FILE_LIMIT,
-    choices=codec.MOST_BUTTONS,
+    file_limit=render.FILE_LIMIT,
+    choices=render.MOST_BUTTONS,
     mentions=True,
 )
 
@@ -202,7 +201,7 @@ class DiscordChannel:
 
     def _file_limit(self, chat: str) -> int:
         client = self._client_with(chat)
-        return client.file_limit(chat) if client else codec.FILE_LIMIT
+        return client.file_limit(chat) if client else render.FILE_LIMIT
 
     def _on_ready(self, shard: BotShard, guilds: Sequence[str]) -> None:
         self._reactions.tasks.start(partial(try_to_register, self._commands, guilds, shard), "commands")
@@ -330,7 +329,7 @@ class DiscordChannel:
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Split and format *message*."""
-        return codec.render(message, self._language, least=least)
+        return render.render(message, self._language, least=least)
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post *part* with its id as nonce: the library's own retries return the message that was posted."""

@@ -23,7 +23,7 @@ from discord.http import HTTPClient, Ratelimit, Route
 from discord.state import ConnectionState
 from yarl import URL
 
-from channels.discord.codec import DiscordBotIdentity, DiscordChat
+from channels.discord.parse import DiscordBotIdentity, DiscordChat
 from channels.discord.shards import BotShard, IdentifyLimit
 from gateway.errors import SendRefused
 from gateway.net.aiohttp_proxy import connector

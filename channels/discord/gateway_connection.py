@@ -13,12 +13,18 @@ from typing import Any
 import discord
 import structlog
 
-from channels.discord.event_sequencer import EventSequencer, SequencedEvent, SequencedEventKind, unordered_key
 from channels.discord.gateway_client import DiscordGatewayClient, ResumableSession
 from channels.discord.inbound import DiscordInbound
-from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.setup import is_discord, not_discord
-from channels.discord.shards import BotShard, IdentifyLimit
+from channels.discord.shards import (
+    BotShard,
+    DiscordReadCursors,
+    EventSequencer,
+    IdentifyLimit,
+    SequencedEvent,
+    SequencedEventKind,
+    unordered_key,
+)
 from channels.kit.background import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsError, StoreUnavailable, UserError

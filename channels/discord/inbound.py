@@ -14,23 +14,34 @@ from typing import Any
 import structlog
 from cachetools import LRUCache
 
-from channels.discord import codec
+from channels.discord import parse
 from channels.discord.api import DiscordApi
-from channels.discord.event_sequencer import SequencedEvent, SequencedEventKind, is_unordered
+from channels.discord.chats import DiscordHistory, DiscordMembers, DiscordReplyThreads, try_to_start
 from channels.discord.gateway_client import DiscordGatewayClient
-from channels.discord.guilds import DiscordGuilds
-from channels.discord.history import DiscordHistory
-from channels.discord.interactions import DiscordButtons, DiscordInteractions
-from channels.discord.members import DiscordMembers
-from channels.discord.reactions import DiscordReactions
-from channels.discord.read_cursors import OLDEST, DiscordReadCursors
-from channels.discord.reply_threads import DiscordReplyThreads, try_to_start
-from channels.discord.shards import BotShard
+from channels.discord.interactions import DiscordButtons, DiscordInteractions, DiscordReactions
+from channels.discord.shards import (
+    OLDEST,
+    BotShard,
+    DiscordReadCursors,
+    SequencedEvent,
+    SequencedEventKind,
+    is_unordered,
+)
 from channels.kit.background import utc_now
 from channels.kit.followed_threads import FollowedThreads
 from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundKind, InboundMessage
-from gateway.ports import ChannelContext, EventOrigin, IntakeVerdict, PlatformEvent
+from gateway.ports import (
+    ChannelContext,
+    ChannelState,
+    EventOrigin,
+    Intake,
+    IntakeVerdict,
+    MembershipChange,
+    PlatformEvent,
+)
+from gateway.text import sanitize
+from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)
 
@@ -156,7 +167,7 @@ class DiscordInbound:
         async with self._limits.reads:
             page = await self._api.history(chat, before=floor + 1, limit=_EDITS_LIMIT)
         for payload in page:
-            if not codec.changes_nothing(payload) and not self._is_no_edit(payload):
+            if not parse.changes_nothing(payload) and not self._is_no_edit(payload):
                 await self.receive(chat, _created(payload))
 
     async def _page(self, chat: str, after: int) -> Sequence[Mapping[str, Any]]:
@@ -221,7 +232,7 @@ class DiscordInbound:
         """Return the message of *event*, or None if it has none for the bot. Raises KeyError and the like."""
         payload = event.payload
         if event.kind is SequencedEventKind.USED:
-            if codec.is_among_others(payload):
+            if parse.is_among_others(payload):
                 await self._interactions.refuse(payload)
                 return None
             return self._parse_interaction(event, client)
@@ -229,23 +240,23 @@ class DiscordInbound:
             return None
         place = await self._members.chat(chat, payload, client)
         if event.kind is SequencedEventKind.DELETED:
-            deletion = codec.read_deletion(self._name, event.id, place, utc_now())
+            deletion = parse.read_deletion(self._name, event.id, place, utc_now())
             return _ParsedMessage(await self._threads.with_thread(deletion, place))
         await client.load_guild(place.guild, self._api.guild)
         bot = client.bot_member(place.guild)
-        if codec.is_ours(payload, bot):
+        if parse.is_ours(payload, bot):
             return None
         profile = await self._members.profile(place, payload, client) if place.guild else None
-        message = codec.parse_message(self._name, payload, place, bot, profile)
+        message = parse.parse_message(self._name, payload, place, bot, profile)
         if message is None:
             return None
-        mentions_others = codec.mentions_others(payload, bot)
+        mentions_others = parse.mentions_others(payload, bot)
         if not message.is_addressed and not mentions_others and self._may_follow(message):
             message = replace(message, is_addressed=await self._followed.is_followed(message.key.thread))
         return _ParsedMessage(await self._threads.with_thread(message, place), mentions_others)
 
     def _parse_interaction(self, event: SequencedEvent, client: DiscordGatewayClient) -> _ParsedMessage | None:
-        message = codec.parse_interaction(self._name, event.payload, client.bot_member(""))
+        message = parse.parse_interaction(self._name, event.payload, client.bot_member(""))
         if message is None:
             return None
         if message.guild:
@@ -291,7 +302,7 @@ class DiscordInbound:
 
     def _is_no_edit(self, payload: Mapping[str, Any]) -> bool:
         # The journal may have forgotten an older message, and would take its edit for a new one.
-        return codec.changes_nothing(payload) or utc_now() - codec.moment_of(payload["id"]) > OLDEST
+        return parse.changes_nothing(payload) or utc_now() - parse.moment_of(payload["id"]) > OLDEST
 
 
 def _origin_of(chat: str, event: SequencedEvent, client: DiscordGatewayClient) -> EventOrigin | None:
@@ -311,3 +322,79 @@ def _origin_of(chat: str, event: SequencedEvent, client: DiscordGatewayClient) -
 
 def _created(payload: Mapping[str, Any]) -> SequencedEvent:
     return SequencedEvent(kind=SequencedEventKind.SAID, id=str(payload["id"]), payload=payload)
+
+
+# -- guilds ----------------------------------------------------------------------------------------
+# The guilds the bot is in, stored so that a new one is distinguished from those that a session lists.
+
+_NOTE = "guilds"  # the shard's note that holds their ids, as JSON
+
+
+class DiscordGuilds:
+    """The guilds of one shard. Those of the very first session are not reported as new.
+
+    Discord does not name the user who added the bot. After downtime only the list of guilds is known.
+    """
+
+    def __init__(self, name: str, state: ChannelState, intake: Intake, shard: BotShard) -> None:
+        self._name = name
+        self._state = state
+        self._intake = intake
+        self._note = shard.note(_NOTE)
+        self._known: dict[str, None] | None = None
+        self._is_unsaved = False
+
+    async def open(self) -> Sequence[str]:
+        """Load the guilds of earlier sessions, which another worker may have had, and return them."""
+        if not self._is_unsaved:
+            self._known = None
+        return list(await self._load() or ())
+
+    async def update_all(self, guild_ids: Sequence[str], at: str) -> None:
+        """Take a new session's list of the time *at*: the bot left guilds not in it. Raises StoreUnavailable."""
+        known = await self._load()
+        if known is None:
+            # Saved with the read cursors; a restart before that finds the same.
+            self._known, self._is_unsaved = dict.fromkeys(guild_ids), True
+            return
+        for guild_id in [each for each in known if each not in guild_ids]:
+            await self.note_removal(guild_id, at)
+
+    async def note_guild(self, guild: Mapping[str, Any]) -> None:
+        """Take a guild that Discord announces: in a new session, after an outage, or after the bot was added."""
+        guild_id, known = str(int(guild["id"])), await self._load()
+        if known is None or guild_id in known:
+            return
+        change = MembershipChange(
+            channel=self._name,
+            id=f"place/{guild_id}/{guild.get('joined_at') or 'in'}",
+            guild=guild_id,
+            title=safe_display_name(sanitize(str(guild.get("name") or ""))),
+        )
+        await self._intake.membership_changed(change)  # before the note: a repetition has the same id
+        await self._save({**known, guild_id: None})
+
+    async def note_removal(self, guild_id: str, at: str) -> None:
+        """Take that the bot was removed from a guild at the time *at*."""
+        known = await self._load()
+        if known is None or guild_id not in known:
+            return
+        await self._intake.membership_changed(
+            MembershipChange(channel=self._name, id=f"place/{guild_id}/out/{at}", guild=guild_id, is_gone=True),
+        )
+        await self._save({each: None for each in known if each != guild_id})
+
+    async def save(self) -> None:
+        """Store the guilds of the first session if they are not stored; raises StoreUnavailable."""
+        if self._is_unsaved and self._known is not None:
+            await self._save(self._known)
+
+    async def _load(self) -> dict[str, None] | None:
+        if self._known is None:
+            noted = await self._state.load(self._note)
+            self._known = None if noted is None else dict.fromkeys(json.loads(noted))
+        return self._known
+
+    async def _save(self, names: dict[str, None]) -> None:
+        await self._state.save(self._note, json.dumps(list(names)))
+        self._known, self._is_unsaved = names, False

@@ -1,30 +1,66 @@
-"""Native commands and pressed buttons that wait for their response, for which Discord gives fifteen minutes.
-
-The response token is stored once the command or press is durable. Editing the response is idempotent. An answer for
-the whole chat is an ordinary message with a send key; a private answer to a press is a follow-up. The row of a pressed
-button is removed once the answer settles its question.
-"""
+"""Acknowledging reactions, single lines to a sender, native commands, and buttons with their answers."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import structlog
 
-from channels.discord import codec
 from channels.discord.api import DiscordApi
-from channels.discord.reactions import DiscordReactions
+from channels.discord.parse import final_response, initial_response
+from channels.discord.render import remaining_rows, render_buttons
+from channels.discord.shards import BotShard
+from channels.kit.background import utc_now
 from channels.kit.pending_responses import PendingPresses, PendingResponses
+from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
-from gateway.events import ChatKind, InboundMessage, MessagePart
-from gateway.i18n import translate
-from gateway.ports import ChannelContext, channel_wide_key
+from gateway.events import ChatKind, InboundKind, InboundMessage, MessagePart
+from gateway.i18n import FALLBACK, HELP, command_names, translate
+from gateway.ports import ChannelContext, ChannelState, IntakeResult, IntakeVerdict, channel_wide_key
+from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)
+
+_FRESH = timedelta(minutes=10)  # a reaction on an older message would only surprise
+
+
+class DiscordReactions:
+    """The reactions of one channel. Its methods return at once; failures are logged."""
+
+    def __init__(self, context: ChannelContext, api: DiscordApi) -> None:
+        self._api = api
+        self._emoji: str = context.settings.reaction
+        self.acks = AckReactions(context, self._react)
+        self.tasks = self.acks.tasks
+
+    def show_result(self, chat: str, message: InboundMessage, result: IntakeResult) -> None:
+        """React to an accepted message in *chat*, and send the sender the line of *result*."""
+        if result.line:
+            nonce = f"line{message.message_id}"
+            post = partial(self._api.post, chat, result.line, nonce=nonce, reply_to=message.message_id)
+            self.tasks.start(post, "line")
+        is_new = message.kind is InboundKind.MESSAGE and not message.revision
+        is_fresh = utc_now() - message.sent_at < _FRESH
+        if self._emoji and result.verdict is IntakeVerdict.ACCEPTED and is_new and is_fresh:
+            self.acks.add(message.key, chat, message.message_id, is_repeated=result.is_repeated)
+
+    async def _react(self, reaction: AckReaction, is_on: bool) -> None:
+        await self._api.react(reaction.chat, reaction.message_id, self._emoji, on=is_on)
+
+
+# -- interactions ----------------------------------------------------------------------------------
+# Native commands and pressed buttons that wait for their response, for which Discord gives fifteen minutes.
+#
+# The response token is stored once the command or press is durable. Editing the response is idempotent. An answer for
+# the whole chat is an ordinary message with a send key; a private answer to a press is a follow-up. The row of a
+# pressed button is removed once the answer settles its question.
 
 LIFETIME = timedelta(minutes=14, seconds=45)  # of a response token: of fifteen minutes
 _PREFIX = "interaction/"
@@ -63,7 +99,7 @@ class DiscordInteractions:
 
     async def respond_once(self, payload: Mapping[str, Any], line: str) -> None:
         """Respond with *line*, which only the sender sees."""
-        await self._api.respond(str(int(payload["id"])), str(payload["token"]), codec.final_response(line))
+        await self._api.respond(str(int(payload["id"])), str(payload["token"]), final_response(line))
 
     async def send(self, part: MessagePart, text: str) -> str:
         """Send a part as the response to its command; return "" if none is pending. Raises SendFailed."""
@@ -72,7 +108,7 @@ class DiscordInteractions:
             return ""
         try:
             if part.id.endswith(_FIRST):
-                return await self._api.edit_original(pending.token, text, codec.render_buttons(part.choices))
+                return await self._api.edit_original(pending.token, text, render_buttons(part.choices))
             return await self._api.follow_up(pending.token, text) if pending.is_shared else ""
         except SendRefused as error:
             log.info("discord.interaction_ended", channel=self._name, reason=str(error))
@@ -99,7 +135,7 @@ class DiscordInteractions:
 async def acknowledge(api: DiscordApi, channel: str, payload: Mapping[str, Any], message: InboundMessage) -> None:
     """Defer the response to the interaction *payload* of *message*; failures are logged."""
     try:
-        await api.respond(str(int(payload["id"])), str(payload["token"]), codec.initial_response(message))
+        await api.respond(str(int(payload["id"])), str(payload["token"]), initial_response(message))
     except SendRefused as error:
         # Too late, or a repeated event: it must not replace the first response.
         log.info("discord.interaction_not_held", channel=channel, reason=str(error))
@@ -129,7 +165,7 @@ class DiscordButtons:
 
     async def hold_press(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
         """Hold and acknowledge the press *message*, which is durable; raises StoreUnavailable."""
-        rows = json.dumps(codec.remaining_rows(payload))
+        rows = json.dumps(remaining_rows(payload))
         press = _DiscordPress(str(payload["token"]), message.chat_kind is not ChatKind.DIRECT, rows)
         is_settled = await self.presses.hold(message, press)
         await acknowledge(self._api, self._name, payload, message)
@@ -162,3 +198,95 @@ class DiscordButtons:
 
     async def _redraw(self, press: _DiscordPress) -> None:
         await self._api.redraw_original(press.token, json.loads(press.rows))
+
+
+# -- commands --------------------------------------------------------------------------------------
+# Native slash commands of Discord's apps.
+
+_DESCRIPTION_LIMIT = 100  # characters
+_COMMAND_LIMIT = 100
+_NOTE = "commands"
+_EVERYWHERE = ""
+_IN_GUILDS_AND_OWN_CHATS = {"integration_types": [0], "contexts": [0, 1]}  # not in chats of people without the bot
+# Our languages as Discord's apps name them (docs.discord.com/developers/reference, locales).
+_LOCALES = {"en": ("en-US", "en-GB"), "de": ("de",), "es": ("es-ES", "es-419"), "zh": ("zh-CN",)}
+_NONE: tuple[dict[str, Any], ...] = ()
+
+
+def definition(language: str = FALLBACK) -> Sequence[dict[str, Any]]:
+    """Return the definitions of all commands, described by their help lines in the catalogue.
+
+    Apps in another supported language show that one, all others *language*.
+    """
+    option = {"type": 3, "name": "text", **_descriptions("discord.option", language), "required": False}
+    return [
+        {"type": 1, "name": name, **_descriptions(f"{HELP}{name}", language), "options": [option]}
+        for name in command_names()[:_COMMAND_LIMIT]
+    ]
+
+
+def _descriptions(key: str, language: str) -> dict[str, Any]:
+    localized = {
+        code: _short(translate(key, each)) for each, codes in _LOCALES.items() if each != language for code in codes
+    }
+    return {"description": _short(translate(key, language)), "description_localizations": localized}
+
+
+def _short(text: str) -> str:
+    return render_plain(text)[:_DESCRIPTION_LIMIT]
+
+
+class DiscordCommands:
+    """Registers the commands of a channel; sends only what changed."""
+
+    def __init__(self, name: str, state: ChannelState, api: DiscordApi, *, where: str, language: str) -> None:
+        """Register them `global`, in each `guild` (at once, but not in direct messages), or `off`."""
+        self._name = name
+        self._state = state
+        self._api = api
+        self._where = where
+        self._language = language
+        self._lock = asyncio.Lock()  # sessions may follow each other quickly
+
+    async def register(self, guilds: Sequence[str], shard: BotShard = BotShard()) -> None:  # noqa: B008 - immutable
+        """Update the registered commands of *shard*, which has *guilds*: those for everywhere are the first's.
+
+        Raises StoreUnavailable, SendFailed.
+        """
+        async with self._lock:
+            await self._register(guilds, shard)
+
+    async def _register(self, guilds: Sequence[str], shard: BotShard) -> None:
+        note = shard.note(_NOTE)
+        registered: dict[str, str] = json.loads(await self._state.load(note) or "{}")
+        wanted = {"global": (_EVERYWHERE,), "guild": tuple(guilds)}.get(self._where, ())
+        places = [place for place in wanted if shard.has(place)]
+        commands = definition(self._language)
+        for place in (*places, *(set(registered) - set(places))):
+            definitions = commands if place in places else _NONE
+            if place == _EVERYWHERE:  # the commands of a guild have no contexts
+                definitions = [{**each, **_IN_GUILDS_AND_OWN_CHATS} for each in definitions]
+            text = json.dumps([self._api.me, *definitions])
+            mark = hashlib.sha256(text.encode()).hexdigest()[:16] if definitions else ""
+            if registered.get(place, "") != mark and await self._put(place, definitions):
+                registered[place] = mark
+                kept = {place: mark for place, mark in registered.items() if mark}
+                await self._state.save(note, json.dumps(kept) if kept else None)
+
+    async def _put(self, guild: str, commands: Sequence[dict[str, Any]]) -> bool:
+        try:
+            await self._api.put_commands(guild, commands)
+        except SendRefused as error:
+            hint = "invite the bot with the scope applications.commands"
+            log.warning("discord.commands_refused", channel=self._name, guild=guild, reason=str(error), mend=hint)
+            return False
+        log.info("discord.commands_registered", channel=self._name, guild=guild, commands=len(commands))
+        return True
+
+
+async def try_to_register(commands: DiscordCommands, guilds: Sequence[str], shard: BotShard) -> None:
+    """Register the commands; a failure is retried with the next session."""
+    try:
+        await commands.register(guilds, shard)
+    except SendFailed as error:
+        log.info("discord.commands_later", reason=str(error))

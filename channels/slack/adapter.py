@@ -12,20 +12,16 @@ from typing import Any
 import structlog
 
 from channels.kit.parts import build_receipt
-from channels.slack import codec
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
-from channels.slack.buttons import SlackButtons
-from channels.slack.catchup import JoinedChannels, ReceivedUntil, SlackCatchUp
+from channels.slack.connection import PING, SlackSocketMode
 from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles
-from channels.slack.history import HistoryPages, SlackHistory
+from channels.slack.history import HistoryPages, JoinedChannels, ReceivedUntil, SlackCatchUp, SlackHistory
 from channels.slack.inbound import SlackInbound
-from channels.slack.interactions import SlackInteractions
-from channels.slack.outbound import SlackActivity, SlackOutbound
-from channels.slack.reactions import SlackReactions
-from channels.slack.sent_lookup import find_sent_part, missing_scopes
+from channels.slack.interactions import SlackButtons, SlackInteractions, SlackReactions
+from channels.slack.outbound import SlackActivity, SlackOutbound, SlackStreams, find_sent_part, missing_scopes
+from channels.slack.parse import SlackBotIdentity
+from channels.slack.render import LIMIT, MOST_PARTS, render
 from channels.slack.settings import SlackSettings
-from channels.slack.socket_mode import PING, SlackSocketMode
-from channels.slack.streams import SlackStreams
 from gateway.errors import LoginRefused, ParlourError, SendRefused, SettingsError
 from gateway.events import (
     Attachment,
@@ -55,8 +51,8 @@ class SlackChannel:
             raise SettingsError(f"channels.{context.name} needs a bot_token (xoxb-…)")
         self.name = context.name
         self.capabilities = ChannelCapabilities(
-            text_limit=codec.LIMIT,
-            max_parts=codec.MOST_PARTS,
+            text_limit=LIMIT,
+            max_parts=MOST_PARTS,
             edits=True,
             finds=True,
             rings=True,
@@ -92,8 +88,8 @@ class SlackChannel:
         self._outbound = SlackOutbound(self._api, self._reactions, self._streams, buttons, interactions, self._language)
         self._files = SlackFiles(self._api, settings.base_url, context.blobs, context.state)
         self._socket: SlackSocketMode | None = None
-        self._webhook_bot: codec.SlackBotIdentity | None = None  # while events come by HTTP
-        self._bot: codec.SlackBotIdentity | None = None
+        self._webhook_bot: SlackBotIdentity | None = None  # while events come by HTTP
+        self._bot: SlackBotIdentity | None = None
         self._scopes: frozenset[str] = frozenset()
 
     # -- receiving -----------------------------------------------------------------------------
@@ -132,7 +128,7 @@ class SlackChannel:
         await self._log_in()
         await self._activity.run()
 
-    async def _log_in(self) -> codec.SlackBotIdentity:
+    async def _log_in(self) -> SlackBotIdentity:
         try:
             return await self._identify(anew=True)
         except SlackTokenRejected as error:
@@ -142,7 +138,7 @@ class SlackChannel:
                 raise
             raise SettingsError(f"channels.{self.name}: {not_slack(self._settings.base_url, str(error))}") from None
 
-    async def _receive_until_refused(self, bot: codec.SlackBotIdentity) -> None:
+    async def _receive_until_refused(self, bot: SlackBotIdentity) -> None:
         """Receive until a call is refused for its token, which no retry can fix."""
         receiving = asyncio.create_task(self._receive_events(bot), name=f"{self.name} receives")
         refused = asyncio.create_task(self._api.refused.wait(), name=f"{self.name} token refused")
@@ -163,7 +159,7 @@ class SlackChannel:
             " Permissions, Bot User OAuth Token"
         )
 
-    async def _receive_events(self, bot: codec.SlackBotIdentity) -> None:
+    async def _receive_events(self, bot: SlackBotIdentity) -> None:
         try:
             if self._settings.by_http:
                 self._webhook_bot = bot
@@ -185,7 +181,7 @@ class SlackChannel:
         """Return the route of the webhook; none in Socket Mode."""
         if not self._settings.by_http or self._settings.signing_secret is None:
             return ()
-        from channels.slack.webhook import SlackWebhook
+        from channels.slack.connection import SlackWebhook
 
         return (SlackWebhook(self.name, self._settings.signing_secret.get_secret_value(), self.receive).route(),)
 
@@ -197,12 +193,12 @@ class SlackChannel:
         """Take in a payload that was quarantined; see `SupportsReplay`."""
         await self._inbound.replay(event, await self._identify())
 
-    async def _identify(self, *, anew: bool = False) -> codec.SlackBotIdentity:
+    async def _identify(self, *, anew: bool = False) -> SlackBotIdentity:
         if self._bot is None or anew:
             answer = await self._api.post("auth.test")
             self._scopes = scopes_of(answer)
             self.capabilities = self._capabilities_of(self._scopes)
-            self._bot = codec.SlackBotIdentity(
+            self._bot = SlackBotIdentity(
                 user=str(answer["user_id"]),
                 bot=str(answer.get("bot_id") or ""),
                 team=str(answer["team_id"]),
@@ -246,7 +242,7 @@ class SlackChannel:
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Split and format *message*."""
-        return codec.render(message, self._language, least=least)
+        return render(message, self._language, least=least)
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part; its metadata carries the send key."""

@@ -21,8 +21,9 @@ from cachetools import FIFOCache
 
 from channels.kit.parts import load_file
 from channels.slack.api import SlackApi, SlackRefusal
-from channels.slack.codec import download_url, escape, is_file_id, render_markup, shared_at
-from channels.slack.sent_lookup import find_shared_file
+from channels.slack.content import download_url, is_file_id, shared_at
+from channels.slack.outbound import find_shared_file
+from channels.slack.render import escape, render_markup
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed
 from gateway.events import Attachment, MessagePart
 from gateway.ports import BlobStore, ChannelState

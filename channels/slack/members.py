@@ -14,7 +14,7 @@ import structlog
 
 from channels.kit.lookups import LookupCache
 from channels.slack.api import SlackApi, SlackRefusal
-from channels.slack.codec import SlackBotIdentity, SlackProfile
+from channels.slack.parse import SlackBotIdentity, SlackProfile
 from gateway.errors import OutcomeUnknown, SendFailed
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender
 from gateway.ports import MembershipChange

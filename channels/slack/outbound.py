@@ -1,25 +1,28 @@
-"""Delivery of message parts to Slack: posts, edits, ephemeral messages, status. One attempt per call."""
+"""Delivery of message parts to Slack: posts, edits, streams, ephemeral messages, status. One attempt per call."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import structlog
+from cachetools import FIFOCache
 
 from channels.kit.background import ChatRateLimits, TokenBucket
-from channels.slack import codec
+from channels.slack import render
 from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
-from channels.slack.buttons import SlackButtons
-from channels.slack.interactions import SlackInteractions
-from channels.slack.reactions import SlackReactions
-from channels.slack.streams import SlackStreams
-from gateway.errors import RetryLater, SendFailed
+from channels.slack.interactions import SlackButtons, SlackInteractions, SlackReactions
+from channels.slack.parse import SlackBotIdentity
+from channels.slack.render import part_of
+from gateway.errors import OutcomeUnknown, RetryLater, SendFailed
 from gateway.events import MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChatActivity
+
+log = structlog.get_logger(__name__)
 
 # Burst and seconds for each. chat.update is Tier 3 of the workspace; the edits of answers come on top of previews.
 _PREVIEW_EDITS = (20, 1.25)
@@ -71,7 +74,7 @@ class SlackOutbound:
         if may_stream is not None and (ts := await may_stream.begin(part)):
             return ts
         answer = await self._post(
-            part, self._body(part, may_be_duplicate=may_be_duplicate), metadata=codec.metadata(part)
+            part, self._body(part, may_be_duplicate=may_be_duplicate), metadata=render.metadata(part)
         )
         self._settle(part)
         return str(answer["ts"])
@@ -99,8 +102,8 @@ class SlackOutbound:
     async def post_replacement(self, part: MessagePart, line: str) -> str:
         """Post *line* instead of *part*, with its send key; return the ts."""
         await self.posts.of(part.key.parent.chat).acquire()
-        plain = {"channel": part.key.parent.chat, "text": codec.escape(line), "mrkdwn": False, "parse": "none"}
-        answer = await self._post(part, plain, metadata=codec.metadata(part))
+        plain = {"channel": part.key.parent.chat, "text": render.escape(line), "mrkdwn": False, "parse": "none"}
+        answer = await self._post(part, plain, metadata=render.metadata(part))
         self._settle(part)
         return str(answer["ts"])
 
@@ -114,12 +117,12 @@ class SlackOutbound:
         await self._api.post("chat.postEphemeral", **_in_thread(part, line), user=part.visible_to)
 
     def _body(self, part: MessagePart, *, may_be_duplicate: bool) -> dict[str, Any]:
-        return codec.message_body(part, may_be_duplicate=may_be_duplicate, language=self._language)
+        return render.message_body(part, may_be_duplicate=may_be_duplicate, language=self._language)
 
     async def _update(self, ts: str, part: MessagePart) -> None:
-        body = codec.message_body(part, may_be_duplicate=False)
+        body = render.message_body(part, may_be_duplicate=False)
         del body["mrkdwn"]  # chat.update has no such switch
-        await self._api.post("chat.update", **body, ts=ts, metadata=codec.metadata(part))
+        await self._api.post("chat.update", **body, ts=ts, metadata=render.metadata(part))
 
     async def _post(self, part: MessagePart, body: dict[str, Any], **more: object) -> Any:
         return await self._api.post(
@@ -136,7 +139,7 @@ class SlackOutbound:
                 raise
             if part.id.endswith(".1"):
                 line = {**body, "text": translate("slack.write_privately", self._language(part.key)), "mrkdwn": False}
-                await self._post(part, line, metadata=codec.LINE)
+                await self._post(part, line, metadata=render.LINE)
             raise SlackRefusal(f"chat.postEphemeral: {error.code}") from error
         self._settle(part)
         return str(answer["message_ts"])
@@ -152,11 +155,9 @@ def _in_thread(part: MessagePart, body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "thread_ts": part.key.thread} if part.key.thread else body
 
 
-log = structlog.get_logger(__name__)
-
 _INTERVAL = 90.0  # seconds; Slack removes a status after about two minutes
 _REFUSED_FOR = 3_600.0  # seconds without a call after a refusal
-_LIMIT = 50  # characters
+_STATUS_LIMIT = 50  # characters
 _REFUSALS = frozenset(
     {"missing_scope", "unknown_method", "not_allowed_token_type", "no_permission", "method_deprecated"}
 )
@@ -177,7 +178,7 @@ class SlackActivity:
         if not key.thread:
             return
         if activity.on:
-            await self._set(key, (activity.text or translate("slack.thinking", self._language(key)))[:_LIMIT])
+            await self._set(key, (activity.text or translate("slack.thinking", self._language(key)))[:_STATUS_LIMIT])
         elif self._shown.pop(key, None):
             await self._set(key, "")
 
@@ -207,3 +208,174 @@ class SlackActivity:
                 log.info("slack.no_status", reason=error.code, mend="the scope assistant:write shows that we work")
         except SendFailed as error:
             log.debug("slack.status_failed", reason=str(error))
+
+
+# -- streams ---------------------------------------------------------------------------------------
+# Slack's own streams as previews: text is appended to a message, and an edit sets the final text.
+#
+# A stream cannot be read back and cannot shrink, so only stable plain text is appended. Any doubt ends it with
+# `chat.stopStream` and an ordinary edit. Without streams a preview is posted as a message.
+
+_SIZE = 200  # open streams; each ends with its answer
+_STREAM_LIMIT = 3_500  # characters; a longer preview is cut
+_MARKS = re.compile(r"[*_~`\[\]|#>\\]")
+_MENTIONS = re.compile(r"<(?=[!@#])")
+_NEVER = frozenset({"unknown_method", "method_deprecated", "not_allowed_token_type", "missing_scope"})
+
+SenderOf = Callable[[str, str], tuple[str, str]]
+
+
+class SlackStreams:
+    """The open streams of one workspace."""
+
+    def __init__(self, api: SlackApi, sender_of: SenderOf) -> None:
+        self._api = api
+        self._sender_of = sender_of
+        self._open: FIFOCache[str, str] = FIFOCache(_SIZE)  # ts -> text so far
+        self.is_off = False  # Slack refused streams for good
+
+    async def begin(self, part: MessagePart) -> str:
+        """Start a stream with the text of *part* and return its ts; "" if it must be posted as a message."""
+        chat, thread = part.key.parent.chat, part.key.thread
+        user, team = self._sender_of(chat, part.reply_to)
+        text = stable_prefix(part.plain)
+        if self.is_off or not thread or not text or (not chat.startswith("D") and not (user and team)):
+            return ""
+        body: dict[str, Any] = {"channel": chat, "thread_ts": thread, "markdown_text": text}
+        if user and team:
+            body |= {"recipient_user_id": user, "recipient_team_id": team}
+        try:
+            answer = await self._api.post("chat.startStream", **body)
+        except SlackRefusal as error:
+            self.is_off = error.code in _NEVER
+            log.info("slack.no_stream", reason=error.code, for_good=self.is_off)
+            return ""
+        ts = str(answer["ts"])
+        self._open[ts] = text
+        return ts
+
+    async def append(self, ts: str, part: MessagePart) -> bool:
+        """Append the new text of *part*; return False if the stream is closed and the caller has to edit."""
+        sent = self._open.get(ts)
+        if sent is None:
+            return False
+        text = stable_prefix(part.plain)
+        if len(text) <= len(sent) and sent.startswith(text):
+            return True  # no stable text is new
+        if text.startswith(sent):
+            try:
+                await self._api.post(
+                    "chat.appendStream", channel=part.key.parent.chat, ts=ts, markdown_text=text[len(sent) :]
+                )
+            except RetryLater:
+                raise
+            except SendFailed as error:
+                log.info("slack.stream_broke", reason=str(error))
+            else:
+                self._open[ts] = text
+                return True
+        await self.end(ts, part.key.parent.chat)
+        return False
+
+    async def end(self, ts: str, chat: str, *, surely: bool = False) -> None:
+        """Close the stream of *ts* if it is open, or if *surely* in any case. Raises RetryLater."""
+        sent = self._open.pop(ts, None)
+        if sent is None and not surely:
+            return
+        try:
+            await self._api.post("chat.stopStream", channel=chat, ts=ts)
+        except RetryLater:
+            self._open[ts] = sent or ""
+            raise
+        except (SlackRefusal, OutcomeUnknown) as error:
+            log.info("slack.stream_end", reason=str(error))  # an edit follows
+
+
+def stable_prefix(text: str) -> str:
+    """Return the part of a growing answer that will not change: up to the last line's first mark, without mentions."""
+    head, newline, last = text[:_STREAM_LIMIT].rpartition("\n")
+    mark = _MARKS.search(last)
+    prefix = f"{head}{newline}{last[: mark.start()] if mark else last}"
+    return _MENTIONS.sub("<\u200b", prefix.rstrip())
+
+
+# -- sent lookup -----------------------------------------------------------------------------------
+# Looks up parts of an uncertain delivery: Slack has no send key, but returns the metadata of messages.
+
+_METADATA = "metadata.message:read"
+_HISTORY = {"C": ("channels:history", "groups:history"), "G": ("groups:history", "mpim:history"), "D": ("im:history",)}
+_PAGE = 100
+_PAGES = 10
+
+Matches = Callable[[Mapping[str, Any]], bool]
+
+
+def missing_scopes(chat: str, scopes: frozenset[str], *, metadata: bool = True) -> list[str]:
+    """Return the scopes that the look-up in *chat* needs and the token lacks."""
+    history = _HISTORY.get(chat[:1], ())
+    missing = [] if not history or any(scope in scopes for scope in history) else [history[0]]
+    return [*missing, _METADATA] if metadata and _METADATA not in scopes else missing
+
+
+async def find_sent_part(
+    api: SlackApi, part: MessagePart, bot: SlackBotIdentity, scopes: frozenset[str], *, streams: bool = False
+) -> str:
+    """Return the ts of the message that is *part*, or "" if it was not sent.
+
+    *streams*: the part may be a stream, which carries no key: it is the bot's only message in the thread without one.
+    Raises RetryLater, and OutcomeUnknown without scopes, for an ephemeral message, or after too many messages.
+    """
+    if part.visible_to:
+        raise OutcomeUnknown("what only one person sees cannot be read back")
+    _check_scopes(missing_scopes(part.key.parent.chat, scopes))
+
+    def matches(message: Mapping[str, Any]) -> bool:
+        if message.get("user") != bot.user:
+            return False
+        has_no_key = not message.get("metadata") and not message.get("files")
+        return part_of(message) == part.id or (streams and has_no_key)
+
+    return await _search_once(api, part, matches)
+
+
+async def find_shared_file(api: SlackApi, part: MessagePart, file: str, scopes: frozenset[str]) -> str:
+    """Return *file* if a message of the chat contains it, else ""; raises as `find_sent_part`."""
+    _check_scopes(missing_scopes(part.key.parent.chat, scopes, metadata=False))
+
+    def matches(message: Mapping[str, Any]) -> bool:
+        return any(each.get("id") == file for each in message.get("files") or ())
+
+    return file if await _search_once(api, part, matches) else ""
+
+
+def _check_scopes(missing: list[str]) -> None:
+    if missing:
+        raise OutcomeUnknown(f"reading back needs {', '.join(missing)}")
+
+
+async def _search_once(api: SlackApi, part: MessagePart, matches: Matches) -> str:
+    try:
+        return await _search(api, part, matches)
+    except RetryLater:
+        raise
+    except SendFailed as error:
+        raise OutcomeUnknown(f"reading back: {error}") from error
+
+
+async def _search(api: SlackApi, part: MessagePart, matches: Matches) -> str:
+    query: dict[str, Any] = {"channel": part.key.parent.chat, "limit": _PAGE, "include_all_metadata": "true"}
+    if part.reply_to:
+        query["oldest"] = part.reply_to  # an answer is younger than its question
+    if part.key.thread:
+        query["ts"] = part.key.thread
+    method = "conversations.replies" if part.key.thread else "conversations.history"
+    for _ in range(_PAGES):
+        page = await api.get(method, **query)
+        for message in page.get("messages") or ():
+            if matches(message):
+                return str(message["ts"])
+        cursor = str((page.get("response_metadata") or {}).get("next_cursor") or "")
+        if not cursor:
+            return ""
+        query["cursor"] = cursor
+    raise OutcomeUnknown("too much was said since to read it all back")

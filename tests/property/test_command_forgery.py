@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.commands import CommandRouter
-from channels.discord import codec as discord
-from channels.slack import codec as slack
+from channels.discord import parse as discord
+from channels.slack import parse as slack
 from channels.telegram.parse import TelegramBotIdentity, parse_update
 from gateway.events import InboundMessage
 

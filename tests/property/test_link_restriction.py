@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.discord.codec import render as render_discord
+from channels.discord.render import render as render_discord
 from channels.frames.frame_codec import render as render_frames
-from channels.slack.codec import render as render_slack
+from channels.slack.render import render as render_slack
 from channels.telegram.render import render as render_telegram
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.text import comparable_address, find_addresses, render_plain

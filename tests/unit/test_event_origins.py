@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from channels.slack.codec import origin_of as slack_origin
+from channels.slack.parse import origin_of as slack_origin
 from channels.telegram.parse import TelegramBotIdentity, parse_update
 from channels.telegram.parse import origin_of as telegram_origin
 from gateway.errors import UnreadableEvent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from channels.discord import codec as discord
+from channels.discord import render as discord
 from channels.frames import frame_codec as frames
-from channels.slack import codec as slack
+from channels.slack import render as slack
 from channels.telegram import render as telegram
 from gateway.events import OutboundMessage, SessionKey
 from gateway.i18n import translate

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from rich.cells import cell_len
 
-from channels.discord.codec import render as for_discord
-from channels.slack.codec import render as for_slack
+from channels.discord.render import render as for_discord
+from channels.slack.render import render as for_slack
 from channels.telegram.render import render as for_telegram
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from channels.discord.commands import definition
+from channels.discord.interactions import definition
 from gateway.events import ChatKind, InboundMessage, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES

@@ -132,7 +132,7 @@ async def test_frames_that_are_no_events_change_nothing() -> None:
 
 def test_unreadable_is_our_own_word() -> None:
     """The codec raises nothing else for a shape that it does not know, and says no word of the payload."""
-    from channels.slack.codec import SlackBotIdentity, parse_event
+    from channels.slack.parse import SlackBotIdentity, parse_event
 
     me = SlackBotIdentity(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")
     for event in UNREADABLE:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from channels.slack import catchup, history
+from channels.slack import history
 from tests.fakes.conditions import eventually
 from tests.fakes.slack import running
 from tests.fakes.slack_gateway import CALL, open_gateway
@@ -105,8 +105,8 @@ async def test_a_live_mention_does_not_hide_the_earlier_one() -> None:
 
 async def test_more_channels_than_calls_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls for one stop are bounded, over all pages of the list; how many channels stay unread is in the log."""
-    monkeypatch.setattr(catchup, "_LISTED", 3)
-    monkeypatch.setattr(catchup, "_CALLS", 9)
+    monkeypatch.setattr(history, "_LISTED", 3)
+    monkeypatch.setattr(history, "_CALLS", 9)
     services = FakePageServices()
     chats = [f"C0HALL{n}" for n in range(10)]
     async with slack_server() as server:
@@ -129,8 +129,8 @@ async def test_more_channels_than_calls_is_said(monkeypatch: pytest.MonkeyPatch)
 
 async def test_more_channels_than_are_listed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list without end is read to its bound."""
-    monkeypatch.setattr(catchup, "_LISTED", 2)
-    monkeypatch.setattr(catchup, "_LISTS", 2)
+    monkeypatch.setattr(history, "_LISTED", 2)
+    monkeypatch.setattr(history, "_LISTS", 2)
     services = FakePageServices()
     async with slack_server() as server:
         join(server, *(f"C0HALL{n}" for n in range(10)))
@@ -181,7 +181,7 @@ async def test_without_a_scope_the_log_says_what_is_not_read() -> None:
 async def test_a_limit_delays_the_reading_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slack says no twice: tried again later, from where it stood; the stop is remembered until then."""
     monkeypatch.setattr(history, "_LONGEST_WAIT", 0.01)
-    monkeypatch.setattr(catchup, "_AGAIN", 0.01)
+    monkeypatch.setattr(history, "_AGAIN", 0.01)
     services = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.slack.streams import stable_prefix
+from channels.slack.outbound import stable_prefix
 from gateway.errors import OutcomeUnknown, RetryLater
 from gateway.events import MessagePart, OutboundKind
 from tests.fakes.held_model import HeldModel

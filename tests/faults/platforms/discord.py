@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from aiohttp import web
 
-from channels.discord.codec import message_content, render
+from channels.discord.render import message_content, render
 from gateway.events import OutboundMessage, SessionKey
 from tests.fakes.discord_records import ANN, BOT, GENERAL
 from tests.fakes.discord_rest import DiscordRest

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from channels.slack.codec import render
+from channels.slack.render import render
 from gateway.events import OutboundMessage, SessionKey
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SlackServer, slack_server
 from tests.faults.platforms.port import PlatformSide, ReplyLosses, SceneOptions, SeenMessage, seen

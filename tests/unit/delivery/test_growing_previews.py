@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.discord.codec import LIMIT as DISCORD_LIMIT
-from channels.discord.codec import render as for_discord
-from channels.slack.codec import LIMIT as SLACK_LIMIT
-from channels.slack.codec import render as for_slack
+from channels.discord.render import LIMIT as DISCORD_LIMIT
+from channels.discord.render import render as for_discord
+from channels.slack.render import LIMIT as SLACK_LIMIT
+from channels.slack.render import render as for_slack
 from channels.telegram.render import LIMIT as TELEGRAM_LIMIT
 from channels.telegram.render import render as for_telegram
 from gateway.delivery.part_planner import GrowingText

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.discord import codec
-from channels.discord.codec.render import render_markup
+from channels.discord import render
+from channels.discord.render import render_markup
 from gateway.events import OutboundMessage, SessionKey
 
 CASES = {
@@ -44,13 +44,13 @@ def test_a_fence_inside_code_does_not_end_it() -> None:
 @given(st.text(alphabet="ab*_~`|>#-[]()<@:\\\n \t1.", max_size=5_000))
 def test_every_part_is_within_the_limit_and_leaves_room_for_a_mark(text: str) -> None:
     """Whatever escapes make of it."""
-    parts = codec.render(OutboundMessage(id="tabcdefghijklmnop.1", key=SessionKey("discord", "1"), text=text))
-    assert all(0 < len(codec.message_content(part)) <= codec.LIMIT for part in parts)
+    parts = render.render(OutboundMessage(id="tabcdefghijklmnop.1", key=SessionKey("discord", "1"), text=text))
+    assert all(0 < len(render.message_content(part)) <= render.LIMIT for part in parts)
     assert all(
-        codec.message_content(part, may_be_duplicate=True).endswith(part.payload or part.plain) for part in parts
+        render.message_content(part, may_be_duplicate=True).endswith(part.payload or part.plain) for part in parts
     )
     assert all(
-        codec.matches_part(codec.message_content(part, may_be_duplicate=True), part)
+        render.matches_part(render.message_content(part, may_be_duplicate=True), part)
         for part in parts
         if part.plain.strip()
     )

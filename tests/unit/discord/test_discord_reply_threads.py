@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from channels.discord import reply_threads
-from channels.discord.reply_threads import DiscordReplyThreads
+from channels.discord import chats
+from channels.discord.chats import DiscordReplyThreads
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from tests.fakes.turns import START
 from tests.fakes.web_services import FakeState
@@ -52,7 +52,7 @@ def deletion(number: int) -> InboundMessage:
 
 async def test_notes_of_started_threads_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest notes go, by the age of their messages; a restart knows the others."""
-    monkeypatch.setattr(reply_threads, "_START_LIMIT", 3)
+    monkeypatch.setattr(chats, "_START_LIMIT", 3)
     state = FakeState()
     threads = threads_over(state)
     for number in (9, 10, 11):

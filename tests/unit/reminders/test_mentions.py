@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from channels.discord import codec as discord_codec
+from channels.discord import render as discord_codec
 from channels.discord.api import _allowed_mentions
-from channels.slack import codec as slack_codec
+from channels.slack import render as slack_codec
 from channels.telegram.api import entities_of
 from channels.telegram.render import build_outgoing
 from channels.telegram.render import render as render_telegram

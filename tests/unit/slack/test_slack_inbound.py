@@ -11,17 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.slack.codec import (
-    ParsedEvent,
-    SlackBotIdentity,
-    SlackProfile,
-    build_message,
-    mentions,
-    parse_event,
-    without_row,
-)
-from channels.slack.codec.parse import moment
-from channels.slack.codec.render import plain_text
+from channels.slack.parse import ParsedEvent, SlackBotIdentity, SlackProfile, build_message, moment, parse_event
+from channels.slack.render import mentions, plain_text, without_row
 from gateway.events import ChatKind, InboundKind, InboundMessage, edit_revision
 
 PAYLOADS = Path(__file__).parents[2] / "payloads" / "slack"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.slack.codec import SlackBotIdentity, changed_user, chat_of, parse_membership, user_of
+from channels.slack.parse import SlackBotIdentity, changed_user, chat_of, parse_membership, user_of
 from gateway.errors import UnreadableEvent
 from gateway.events import Sender
 from gateway.ports import MembershipChange

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from channels.slack.codec import LIMIT, message_body, metadata, part_of, render, render_markup
+from channels.slack.render import LIMIT, message_body, metadata, part_of, render, render_markup
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from channels.discord.codec.render import render_markup as discord_markup
-from channels.slack.codec.render import render_markup as slack_markup
+from channels.discord.render import render_markup as discord_markup
+from channels.slack.render import render_markup as slack_markup
 from channels.telegram.render import render_markup as telegram_markup
 from gateway.text import render_plain
 from tests.fakes.platform_cases import load_case

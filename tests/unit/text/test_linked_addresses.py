@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from channels.console.terminal_screen import TerminalScreen
-from channels.discord.codec import render as render_discord
+from channels.discord.render import render as render_discord
 from channels.frames.frame_codec import part_frame
 from channels.frames.frame_codec import render as render_frames
-from channels.slack.codec import render as render_slack
+from channels.slack.render import render as render_slack
 from channels.telegram.render import render as render_telegram
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.text import break_addresses, comparable_address, find_addresses, render_plain

@@ -1,13 +1,14 @@
-"""Answers as Discord's messages: cut, and written in its dialect of Markdown."""
+"""Answers as Discord's messages: cut, and written in its dialect of Markdown, with buttons below."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.events import MessageButton, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.ports import in_english
@@ -18,6 +19,7 @@ from gateway.text import (
     PartWriter,
     WrittenPart,
     break_addresses,
+    button_rows,
     names_other_host,
     pack,
     parse,
@@ -266,3 +268,33 @@ def _names_another_host(label: str, href: str) -> bool:
     if "//" in label or "\\" in label:
         return True  # Discord shows such a link as it is written anyway
     return names_other_host(label, urlsplit(href).hostname or "")
+
+
+# -- buttons ---------------------------------------------------------------------------------------
+# Buttons below a message: Discord's components, and which of them stay when one was pressed.
+#
+# Field names are Discord's (docs.discord.com/developers/components/reference).
+
+MOST_BUTTONS = 20  # five in each of five rows are Discord's most
+_ROW, _BUTTON = 1, 2  # component types
+_GREY = 2  # style: nothing that is asked is the right answer
+
+
+def render_buttons(choices: Sequence[MessageButton]) -> list[dict[str, Any]]:
+    """Return *choices* as rows of buttons; the command is what a press sends back."""
+    return [
+        {
+            "type": _ROW,
+            "components": [
+                {"type": _BUTTON, "style": _GREY, "label": each.label, "custom_id": each.command} for each in row
+            ],
+        }
+        for row in button_rows(choices)
+    ]
+
+
+def remaining_rows(payload: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the rows that stay below the message of a press when the pressed button's row is done with."""
+    pressed = payload["data"]["custom_id"]
+    rows = (payload.get("message") or {}).get("components") or ()
+    return [row for row in rows if all(each.get("custom_id") != pressed for each in row.get("components") or ())]

@@ -1,4 +1,4 @@
-"""Discord's message payloads, of live events and of the history over REST alike.
+"""Discord's message payloads, of live events and of the history over REST alike, and interactions as messages.
 
 Field names are Discord's (API v10, docs.discord.com/developers/resources/message). A payload of the wrong
 shape raises KeyError, TypeError or ValueError.
@@ -7,12 +7,11 @@ shape raises KeyError, TypeError or ValueError.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
-from channels.discord.codec.content import describe, snapshots
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, Sender, SessionKey
 from gateway.text import as_one_word, find_command, sanitize
 
@@ -342,3 +341,142 @@ def _kind(media: str, message: Payload) -> str:
     if family == "audio" and int(message.get("flags") or 0) & _VOICE_MESSAGE:
         return "voice"
     return family if family in ("image", "audio", "video") else "document"
+
+
+# -- content ---------------------------------------------------------------------------------------
+# Descriptions of Discord content that is neither text nor a file: stickers, polls, embeds, components, forwards.
+
+_FORWARD = 1  # message_reference.type
+_TEXT_DISPLAY = 10  # component type: docs.discord.com/developers/components/reference
+_DEEPEST = 5  # components within components
+_EMBED_LIMIT = 4_000  # characters of all embeds together
+
+
+def snapshots(payload: Payload) -> Sequence[Payload]:
+    """Return the messages that a message forwards, which have no author."""
+    if (payload.get("message_reference") or {}).get("type") != _FORWARD:
+        return ()
+    return [each.get("message") or {} for each in payload.get("message_snapshots") or ()]
+
+
+def describe(payload: Payload, *, has_embeds: bool) -> str:
+    """Return lines for stickers, a poll and text components; with *has_embeds* also the text of embeds."""
+    lines = [f"(sticker: {each['name']})" for each in payload.get("sticker_items") or payload.get("stickers") or ()]
+    if poll := payload.get("poll"):
+        answers = [str((each.get("poll_media") or {}).get("text") or "") for each in poll.get("answers") or ()]
+        lines.append(f"(a poll: {poll['question'].get('text', '')} {' / '.join(answers)})")
+    if has_embeds:
+        lines += _component_texts(payload.get("components") or ())
+        lines.append("\n".join(_embed_texts(payload.get("embeds") or ()))[:_EMBED_LIMIT])
+    return "\n".join(line for line in lines if line)
+
+
+def _component_texts(components: Sequence[Payload], depth: int = 0) -> Iterator[str]:
+    for each in components if depth < _DEEPEST else ():
+        if each.get("type") == _TEXT_DISPLAY:
+            yield str(each.get("content") or "")
+        yield from _component_texts(each.get("components") or (), depth + 1)
+
+
+def _embed_texts(embeds: Sequence[Payload]) -> Iterator[str]:
+    for each in embeds:
+        author = (each.get("author") or {}).get("name")
+        yield from (str(text) for text in (author, each.get("title"), each.get("description")) if text)
+        yield from (f"{field.get('name', '')}: {field.get('value', '')}" for field in each.get("fields") or ())
+        yield from (f"({name})" for name in ("image", "video") if each.get(name))
+        yield from (str(text) for text in ((each.get("footer") or {}).get("text"), each.get("url")) if text)
+
+
+# -- interactions ----------------------------------------------------------------------------------
+# Interactions as messages: a native command as the equivalent text, a button as its value.
+#
+# Field names are Discord's (docs.discord.com/developers/interactions/receiving-and-responding).
+
+_COMMAND, _BUTTON = 2, 3  # interaction types
+_CHAT_INPUT = 1
+_ADMINISTRATOR, _MANAGE_CHANNELS, _MANAGE_GUILD = 1 << 3, 1 << 4, 1 << 5
+_ANSWER, _DEFERRED_ANSWER, _DEFERRED_UPDATE = 4, 5, 6  # callback types
+_EPHEMERAL = 1 << 6
+_DIRECT_CHANNEL, _OWN_CHAT = 1, 1  # a channel type, and the context of a direct chat with the bot
+
+
+def parse_interaction(channel: str, payload: Mapping[str, Any], bot: DiscordBotIdentity) -> InboundMessage | None:
+    """Read an interaction object; None for the kinds we never asked for. It speaks to us by what it is."""
+    data, kind = payload["data"], payload["type"]
+    if kind == _COMMAND and data.get("type", _CHAT_INPUT) == _CHAT_INPUT:
+        values = [str(option["value"]) for option in data.get("options") or () if "value" in option]
+        text, of_kind = " ".join([f"/{data['name']}", *values]), InboundKind.MESSAGE
+    elif kind == _BUTTON:
+        text, of_kind = str(data["custom_id"]), InboundKind.BUTTON
+    else:
+        return None
+    place = _place(payload)
+    interaction_id = str(int(payload["id"]))
+    return InboundMessage(
+        key=SessionKey(channel, place.chat),
+        message_id="",
+        sender=_interaction_sender(payload),
+        text=sanitize(text),
+        command=sanitize(text) if of_kind is InboundKind.BUTTON else find_command(sanitize(text), bot.handle),
+        sent_at=moment_of(interaction_id),
+        kind=of_kind,
+        chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
+        bot=bot.handle,
+        event_ids=(interaction_id,),
+        is_ephemeral=of_kind is InboundKind.MESSAGE,
+        is_addressed=True,
+        guild=place.guild,
+        is_private=place.is_private,
+        reply_to=str(payload["message"]["id"]) if of_kind is InboundKind.BUTTON else "",
+    )
+
+
+def is_among_others(payload: Mapping[str, Any]) -> bool:
+    """Return True if an interaction comes from a chat of people that the bot is not in: a group or a direct one.
+
+    All of them would see the answer, although the bot takes such a chat for the sender's own.
+    """
+    if payload.get("guild_id"):
+        return False
+    kind = (payload.get("channel") or {}).get("type", _DIRECT_CHANNEL)
+    return bool(kind != _DIRECT_CHANNEL or payload.get("context", _OWN_CHAT) != _OWN_CHAT)
+
+
+def initial_response(message: InboundMessage) -> Mapping[str, Any]:
+    """Return the response that Discord expects within three seconds.
+
+    In a shared chat only the sender sees "is thinking", because the answer may be for them alone.
+    """
+    if message.kind is InboundKind.BUTTON:
+        return {"type": _DEFERRED_UPDATE}
+    flags = {} if message.chat_kind is ChatKind.DIRECT else {"data": {"flags": _EPHEMERAL}}
+    return {"type": _DEFERRED_ANSWER, **flags}
+
+
+def final_response(line: str) -> Mapping[str, Any]:
+    """Return an answer that is one line, for the sender alone."""
+    return {"type": _ANSWER, "data": {"content": line, "flags": _EPHEMERAL, "allowed_mentions": {"parse": []}}}
+
+
+def _place(payload: Mapping[str, Any]) -> DiscordChat:
+    guild = str(payload.get("guild_id") or "")
+    channel = {"guild_id": guild, **(payload.get("channel") or {}), "id": payload["channel_id"]}
+    return place_of({"type": 0 if guild else 1, **channel})
+
+
+def _interaction_sender(payload: Mapping[str, Any]) -> Sender:
+    member = payload.get("member") or {}
+    user = member.get("user") or payload["user"]
+    rights = int(member.get("permissions") or 0)  # in that channel, its overwrites counted in
+    profile = GuildProfile(
+        roles=tuple(str(role) for role in member.get("roles") or ()),
+        name=str(member.get("nick") or user.get("global_name") or user.get("username") or ""),
+        is_admin=bool(rights & (_ADMINISTRATOR | _MANAGE_CHANNELS | _MANAGE_GUILD)),
+    )
+    return Sender(
+        id=str(int(user["id"])),
+        name=sanitize(profile.name),
+        is_bot=bool(user.get("bot")),
+        is_admin=profile.is_admin,
+        roles=profile.roles,
+    )
