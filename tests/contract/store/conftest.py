@@ -132,7 +132,7 @@ async def store(backend: StoreBackend) -> Store:
 @pytest.fixture
 async def team(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Workers]:
     """Return an opener of workers; heartbeats are as the test says."""
-    monkeypatch.setattr(schema, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(schema, "LOCK_SECONDS", 1.0)  # a worker that returns may have the lock of the start
     monkeypatch.setattr(schema, "RELOCK_SECONDS", 0.0)
     monkeypatch.setattr(workers, "HEARTBEAT", timedelta(days=1))
     monkeypatch.setattr(worker_locks, "_MISSED", HOUR)  # however slow the machine is

@@ -146,7 +146,7 @@ class NobodysStaging:
 class NobodysServices:
     """All that a check of roles may ask."""
 
-    memory = SimpleNamespace(staging=NobodysStaging())
+    staging = NobodysStaging()
 
 
 def build_command(text: str, place: ChatCase, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:
