@@ -239,14 +239,14 @@ class StoredConversations:
         scope, keys = row.scope if row is not None else job.scope, frozenset({key})
         if await self.store.at_work(ErasureFilter(keys=keys)) or not await self.transcripts.flush():
             return RetryJobLater(_RETRY_DELAY, "it is being written to", counts=False)
-        await owe_mirror(self.home, scope, self.disk)
+        await owe_mirror(self.home, scope, self.disk, erasure=f"conversation:{key}")
         await self.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
         mine, others = await self._attachments(scope, key)
         await self.files.remove(scope, FileKind.ATTACHMENT, names=mine - others)
         # Turns after the files that only they name: after a crash they are still there to find them.
         count = await self.transcripts.remove_turns(scope, keys=keys)
         await asyncio.to_thread(self._remove_damaged, scope, key)
-        await pay_mirror(self.home, scope, self.disk)
+        await pay_mirror(self.home, scope, self.disk, erasure=f"conversation:{key}")
         await self.store.drop_sessions(keys)
         await self.drop(keys)  # last, because it says that there is something to erase
         self.reopen(scope)

@@ -93,7 +93,7 @@ def _prepare(home: Home, url: str, choice: OpenChoice, *, is_sure: bool) -> bool
     if owed := owed_scopes(home.path):
         raise UserError(
             f"an erasure has not reached the files of {', '.join(owed)}, and its words would come back: restore a"
-            " backup, or remove the words from these folders by hand, and then memory/.mirror/erasing in each"
+            " backup, or remove the words from these folders by hand, and then memory/.mirror/erasures in each"
         )
     if loss := _describe_loss(home, url):
         typer.echo(with_operator_commands(f"{loss}\n{TAKEN_FROM_FILES}"))

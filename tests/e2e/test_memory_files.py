@@ -19,7 +19,7 @@ import typer
 
 from agent.memory.documents.git_repository import open_repo
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.erasure_notes import owe_mirror, owed_scopes
+from agent.memory.storage.erasure_notes import owe_mirror, owed_scopes, pay_mirror
 from gateway.commands.file_import import take_mirror
 from gateway.errors import StoreUnavailable, UserError
 from gateway.journal_file import STAMP, OpenChoice
@@ -295,7 +295,9 @@ async def test_words_of_an_unfinished_erasure_are_not_brought_back(home: Path) -
         before = printed(home)
         await parlour.channel.ask("ann", "/forget Hello --purge")
         assert owed_scopes(home) == []
-        await owe_mirror(home, SCOPE, Disk())
+        await owe_mirror(home, SCOPE, Disk(), erasure="one")
+        await owe_mirror(home, SCOPE, Disk(), erasure="another")
+        await pay_mirror(home, SCOPE, Disk(), erasure="another")  # which says nothing of the first
     lose_store(home)
     with pytest.raises(UserError, match="an erasure has not reached the files of people/pocket%3aann"):
         await take_over()

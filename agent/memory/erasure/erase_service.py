@@ -52,12 +52,12 @@ class EraseService:
     ) -> WordErasureResult:
         """Erase words from the documents, summaries, notes and transcripts of *scope*."""
         storage = self.purge_jobs.storage
-        await owe_mirror(storage.home, scope, storage.disk)
+        await owe_mirror(storage.home, scope, storage.disk, erasure="command")
         result = await self.word_eraser.forget(scope, pattern, requester, turn=turn)
         if result.total:
             await self.index.purge_stale(scope)  # a search must not find the words either
         await storage.settle_documents(scope)
-        await pay_mirror(storage.home, scope, storage.disk)
+        await pay_mirror(storage.home, scope, storage.disk, erasure="command")
         return result
 
     async def purge(

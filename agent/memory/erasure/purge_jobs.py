@@ -129,7 +129,7 @@ class PurgeJobs:
         kind = PURGE if is_purge else FORGET
         due = self.storage.now() + _LONGEST_COMMAND
         job = Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=due)
-        await owe_mirror(self.storage.home, scope, self.storage.disk)
+        await owe_mirror(self.storage.home, scope, self.storage.disk, erasure=job.id)
         await self.storage.store.begin(job)
         try:
             if is_deferred:
@@ -142,6 +142,7 @@ class PurgeJobs:
                 )
         except OSError:
             await self.storage.jobs.finish(job)
+            await pay_mirror(self.storage.home, scope, self.storage.disk, erasure=job.id)  # it was not promised
             raise
         if not is_deferred:
             payload["awaited"] = sorted(await self._running(scope, key) - {turn})
@@ -157,7 +158,7 @@ class PurgeJobs:
         if await self._settle_documents(job.scope):
             return await self.forget(job)
         await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
-        await pay_mirror(self.storage.home, job.scope, self.storage.disk)
+        await pay_mirror(self.storage.home, job.scope, self.storage.disk, erasure=job.id)
         return None
 
     async def forget(self, job: Job) -> RetryJobLater | None:
@@ -225,7 +226,7 @@ class PurgeJobs:
             if found:
                 progress.awaited |= await self._running(job.scope, key)
         del self.progress[job.id]
-        await pay_mirror(self.storage.home, job.scope, self.storage.disk)
+        await pay_mirror(self.storage.home, job.scope, self.storage.disk, erasure=job.id)
         if job.payload.get("staged"):
             await self.storage.staging.discard(job.scope, str(job.payload["staged"]))
         return None

@@ -118,7 +118,7 @@ class ScopeEraser:
         person = scope.removeprefix(PEOPLE) if scope.startswith(PEOPLE) else ""
         accounts = {person, *(each.account.name for each in self.links.accounts(person))} if person else set()
         ids = {PlatformAccount.from_name(each).id for each in accounts}
-        await owe_mirror(self.storage.home, scope, self.storage.disk)
+        await owe_mirror(self.storage.home, scope, self.storage.disk, erasure="all")
         await self._clear_records(keys, ids)
         await self._clear_unscoped_data(keys, ids | {key.chat for key in keys})
         for each in sorted(accounts):
@@ -133,7 +133,7 @@ class ScopeEraser:
         await self.storage.staging.discard_all(scope)
         await self._remove_documents(scope)
         await self.storage.transcripts.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
-        await pay_mirror(self.storage.home, scope, self.storage.disk)
+        await pay_mirror(self.storage.home, scope, self.storage.disk, erasure="all")
         # Last, because they show what belongs to the scope: an interrupted erasure can be repeated.
         await self.storage.store.drop_jobs(scope, spare=spare)
         await self.storage.store.drop_sessions(keys)
@@ -206,8 +206,8 @@ class ScopeEraser:
         return is_changed
 
     async def _clear_member(self, member: GroupMember, keys: frozenset[SessionKey]) -> bool:
-        scope = member.scope
-        await owe_mirror(self.storage.home, scope, self.storage.disk)
+        scope, debt = member.scope, f"member:{' '.join(sorted(member.accounts))}"
+        await owe_mirror(self.storage.home, scope, self.storage.disk, erasure=debt)
         await self.storage.transcripts.flush()
         await self.storage.documents.notice(scope)
         is_changed = await member.clear_transcripts(self.storage.transcripts.redact)
@@ -228,7 +228,7 @@ class ScopeEraser:
             is_changed = bool(rows) or is_changed
             await self.storage.store.anonymise(sender=each, keys=keys)
         await self.storage.settle_documents(scope)
-        await pay_mirror(self.storage.home, scope, self.storage.disk)
+        await pay_mirror(self.storage.home, scope, self.storage.disk, erasure=debt)
         if is_changed:
             await self._clear_unscoped_data(keys, set(member.ids))
             await self.storage.index.purge_stale(scope)
