@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -137,9 +138,23 @@ async def test_turns_reach_their_files(tmp_path: Path) -> None:
     assert turns(path_of(tmp_path)) == names(0, 1, 2)
     assert turns(path_of(tmp_path, BOBS_SCOPE, BOB)) == names(10, 11)
     assert behind_head(path_of(tmp_path)) == await bodies(records)
-    assert path_of(tmp_path).stat().st_mode & 0o777 == 0o600
     assert not records.stored
     await mirror.close()
+
+
+async def test_files_and_folders_are_private_from_the_first_write(tmp_path: Path) -> None:
+    """0600 and 0700, whatever the umask says."""
+    before = os.umask(0)
+    try:
+        mirror = mirror_of(tmp_path, FakeRecords(*talk(1)))
+        assert await mirror.flush()
+        await mirror.close()
+    finally:
+        os.umask(before)
+    path = path_of(tmp_path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    for folder in (path.parent, path.parent.parent, path.parent.parent.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
 
 
 async def test_more_turns_than_a_batch_are_written_in_order(tmp_path: Path) -> None:
