@@ -64,7 +64,7 @@ _WAITS_FOR_STORE = (
         "note_not_saved",
         "retention_waits",
     ),
-    *("cannot_sync", "store_unavailable", "window_not_watched", "use_not_recorded", "workspace.failed"),
+    *("cannot_check", "cannot_sync", "store_unavailable", "window_not_watched", "use_not_recorded", "workspace.failed"),
 )
 _FLOODS |= dict.fromkeys(_WAITS_FOR_STORE, 3)
 _FLOOD_WINDOW = 60.0  # seconds
