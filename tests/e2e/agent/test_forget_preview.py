@@ -192,15 +192,8 @@ async def test_an_erasure_that_is_killed_at_any_step_is_completed(
         eraser = parlour.app.commands.erasure.word_eraser
         original = getattr(eraser, step)
 
-        def kill_after(*args: Any, **more: Any) -> Any:
-            async def run() -> Any:
-                done = await original(*args, **more)
-                parlour.kill(tmp_path / "killed")
-                return done
-
-            if step != "_clear_notes":
-                return run()
-            done = original(*args, **more)
+        async def kill_after(*args: Any, **more: Any) -> Any:
+            done = await original(*args, **more)
             parlour.kill(tmp_path / "killed")
             return done
 
