@@ -92,7 +92,7 @@ class GatewayOperations(OperationGroup):
 
     async def _stored_status(self) -> Line:
         """Return the part of the status that the store has a share in. Raises StoreUnavailable."""
-        app, zone, now = self._app, self._app.settings.timezone, datetime.now(UTC)
+        app, zone, now = self._app, self._app.settings.timezone, self._app.now()
         delayed, requests = app.dispatcher.delayed(), app.access.pairing.pending_requests()
         places, error = sum(each.is_place for each in requests), app.recall.last_error()
         midnight = find_midnight(now, ZoneInfo(zone))

@@ -8,15 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 
 from agent.attachments.attachment_store import AttachmentStore
 from agent.chat_profiles import ChatProfiles
-from agent.command_services import (
-    CommandServices,
-)
+from agent.command_services import CommandServices
 from agent.commands import CommandRouter
 from agent.llm.model_abilities import LearnedModels
 from agent.locks import WorkerSlots
@@ -49,11 +47,7 @@ from gateway.app.channels import (
     build_command_prefix,
     platforms_of,
 )
-from gateway.app.chat_settings import (
-    build_context_resolver,
-    build_locales,
-    build_profiles,
-)
+from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
 from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention
 from gateway.app.gateway_operations import GatewayOperations
@@ -511,7 +505,7 @@ class Runtime:
             message_id=f"job:send/{secrets.token_hex(8)}",
             sender=sender,
             text=text,
-            sent_at=datetime.now(UTC),
+            sent_at=self.now(),
             kind=InboundKind.JOB,
             chat_kind=chat_kind,
             is_private=is_private(key, sessions),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -104,7 +104,7 @@ class UsageOperations(OperationGroup):
         """
         if by not in GROUPS:
             raise UserError(f"usage cannot be grouped by {by!r}; use one of: {', '.join(GROUPS)}")
-        zone, now = self._app.settings.timezone, datetime.now(UTC)
+        zone, now = self._app.settings.timezone, self._app.now()
         rows = await self._app.store.usage.by(by, since=_since(since, now, ZoneInfo(zone)), until=now, zone=zone)
         for line in self._by_person(rows) if by == "person" else rows:
             yield dict(line)

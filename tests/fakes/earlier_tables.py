@@ -7,7 +7,7 @@ import sqlite3
 from gateway.store.database import Database
 from gateway.store.migrations import MIGRATIONS, OLDEST
 from gateway.store.postgres.connection import PostgresConnection
-from gateway.store.postgres.schema import _SchemaDatabase
+from gateway.store.postgres.schema import SchemaDatabase
 from gateway.store.tables import run_script
 
 _TABLES = """
@@ -202,7 +202,7 @@ def create_file(connection: sqlite3.Connection, version: int = OLDEST) -> None:
 def create_database(connection: PostgresConnection, version: int = OLDEST) -> None:
     """Make a database of schema *version*."""
     connection.begin_batch()
-    create_tables(_SchemaDatabase(connection), version)
+    create_tables(SchemaDatabase(connection), version)
     connection.execute("CREATE TABLE schema_version (number INTEGER NOT NULL)")
     connection.execute("INSERT INTO schema_version VALUES (?)", (version,))
     connection.end_batch()

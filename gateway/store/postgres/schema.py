@@ -365,7 +365,7 @@ def enlist(connection: PostgresConnection, worker: WorkerIdentity, *, is_new: bo
     connection.worker = worker.name
 
 
-class _SchemaDatabase:
+class SchemaDatabase:
     """The migrations' database: they are written in SQLite's types, once for all engines."""
 
     def __init__(self, database: Database) -> None:
@@ -414,13 +414,13 @@ def prepare(connection: PostgresConnection, migrations: Mapping[int, Migration] 
             _require_others_stopped(connection)
         if not before:
             with _change(connection, VERSION):
-                run_script(_SchemaDatabase(connection), SCHEMA)
+                run_script(SchemaDatabase(connection), SCHEMA)
                 connection.execute("CREATE TABLE schema_version (number INTEGER NOT NULL)")
                 connection.execute("INSERT INTO schema_version VALUES (0)")
         for number in range((before or VERSION) + 1, newest + 1):
             with _change(connection, number):
                 if migrations[number] is not drop_scope_files:  # a start does, behind the take-over of their rows
-                    migrations[number](_SchemaDatabase(connection))
+                    migrations[number](SchemaDatabase(connection))
         _leave_out_of_statistics(connection)
     except psycopg.Error as error:
         raise StoreUnavailable(fault_line(error)) from error
