@@ -6,7 +6,7 @@ are the client's business (agent/llm/model_client.py), and behind its back nothi
 
 litellm reads proxies only from the environment, and its default transport (aiohttp) ignores even those. Every client
 of its asynchronous calls, OpenAI's SDK included, gets its transport from `AsyncHTTPHandler.create_async_transport`,
-which `route_through_proxy` replaces (ADR 24). The replacement fails closed: no request bypasses the proxy.
+which `route_through_proxy` replaces (docs/network.md). The replacement fails closed: no request bypasses the proxy.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class PersonQuotas:
     """Quotas by person, served from memory; `gateway.access.access_control` changes them.
 
     Each is a note under the account that it was set for, without its team. All gateways of a database read the notes
-    again when one of them changes a note (ADR 86).
+    again when one of them changes a note (docs/adr/0080-claims.md).
     """
 
     def __init__(self, access: AccessStore) -> None:

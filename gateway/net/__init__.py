@@ -1,4 +1,4 @@
-"""Outgoing connections: direct, or through the one proxy that the operator configured (ADR 24).
+"""Outgoing connections: direct, or through the one proxy that the operator configured (docs/network.md).
 
 Callers pass the proxy's address as a string ("" = none) and get what their library connects with: a connector from
 `gateway.net.aiohttp_proxy`, a transport from `gateway.net.httpx_proxy`. No environment variable is read or written

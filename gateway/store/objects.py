@@ -52,7 +52,7 @@ def open_objects(settings: ObjectStoreSettings, proxy: str = "") -> ObjectStore:
     client: dict[str, Any] = {"connect_timeout": _CONNECT, "timeout": _REQUEST}
     if endpoint.startswith("http://"):
         client["allow_http"] = True
-    # Variables of the environment, which the library would read, decide nothing (ADR 24).
+    # Variables of the environment, which the library would read, decide nothing (docs/network.md).
     host = urlsplit(endpoint).hostname or ""
     is_bypassed = not proxy or is_direct(host)
     if not is_bypassed and ProxyAddress.parse(proxy).is_socks:

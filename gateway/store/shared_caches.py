@@ -3,7 +3,7 @@
 Access, links of accounts, the choices of people and facts about models are read at every message, and logins of the
 page at every request, so they are served from memory. A transaction that changes them writes a new edition. Every
 transaction of a worker begins with a look at the editions, in the statement that is its fence, and reads rows of a new
-edition again: a transaction's result is therefore never newer than the caches (docs/adr/0086-editions.md).
+edition again: a transaction's result is therefore never newer than the caches (docs/adr/0080-claims.md).
 """
 
 from __future__ import annotations

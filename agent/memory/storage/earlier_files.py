@@ -1,7 +1,7 @@
 """Write the files that an earlier release kept in a database into a home, once, where they are taken over from.
 
 The database had the truth, and a home a copy of it. Other files of the home are removed, so that nothing erased
-comes back. After a kill it continues with the files that are missing (docs/adr/0086-editions.md).
+comes back. After a kill it continues with the files that are missing.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ async def test_a_server_waits_in_silence_for_the_owners_yes(discord: DiscordServ
 async def test_a_strangers_slash_command_is_answered_at_once(discord: DiscordServer) -> None:
     """Discord waits three seconds for it: the line is there in time, for them alone, the server's one of the day.
 
-    A direct message afterwards has a line of its own, with the code (docs/adr/0026-floods.md).
+    A direct message afterwards has a line of its own, with the code: notices in shared chats have a separate budget.
     """
     async with owned(discord, InstantModel()) as parlour:
         first = discord.interactions.use(GENERAL, EVA, "status")

@@ -103,7 +103,7 @@ async def test_a_stopped_turns_line_adopts_the_preview(opens: OpensGateway) -> N
 
 
 async def test_after_a_minute_the_answer_rings(opens: OpensGateway) -> None:
-    """A late answer of one part is a message of its own; the preview points at it (docs/adr/0003)."""
+    """A late answer of one part is a message of its own; the preview points at it (docs/adr/0005)."""
     gateway = await opens()
     await answer(gateway, "The answer", after=60)
     assert gateway.platform.texts(ANN) == [BELOW, "The answer"]
