@@ -32,6 +32,7 @@ from gateway.events import (
     InboundKind,
     InboundMessage,
     MessageButton,
+    MessagePart,
     OutboundKind,
     OutboundMessage,
     Role,
@@ -215,6 +216,11 @@ class TurnServices:
         if self.isolation == "strict" and (noted is None or noted.name != turn.account.name):
             await self.links.note_chat(turn.key, turn.account)
 
+    def _plan_reply(self, turn: Turn, outbound: Sequence[OutboundMessage]) -> tuple[MessagePart, ...]:
+        """Return the parts of the reply if it can be sent at once; those of a doubtful turn are looked up first."""
+        is_reply = bool(outbound) and outbound[0].key == turn.key and not turn.lease.is_uncertain
+        return self.previews.plan_at_once(outbound[0]) if is_reply else ()
+
     async def commit(
         self,
         running: RunningTurn,
@@ -253,6 +259,7 @@ class TurnServices:
             TurnCommit(
                 record=record,
                 outbound=tuple(outbound),
+                parts=self._plan_reply(turn, outbound),
                 ends=(*draft.ended_jobs, *ends),
                 jobs=tuple(all_jobs),
                 advances=tuple(advances),

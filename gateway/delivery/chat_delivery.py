@@ -48,7 +48,7 @@ class ChatDeliveryWorker:
         self._context = context
         self._cutter = PartPlanner(channel, context)
         self._part_sender = PartSender(channel, context)
-        self._marked = ""  # the part that we marked as sending and have not tried yet
+        self._marked: MessagePart | None = None  # is stored as sending, for an attempt that was not made yet
         self._ended = ""  # the part whose message we ended, to go round only once
         self._part = ""  # the part that the figures below are about
         self._failures = 0
@@ -61,8 +61,13 @@ class ChatDeliveryWorker:
 
     async def run(self) -> None:
         """Deliver until the chat has nothing more or the gateway stops. Raises StoreUnavailable only when it stops."""
-        while not self._context.stopping.is_set() and await self._step():
-            pass
+        try:
+            while not self._context.stopping.is_set() and await self._step():
+                pass
+        finally:
+            if (part := self._marked) is not None and self._context.stopping.is_set():
+                self._marked = None  # the next start has no doubt about it
+                await self._context.retry_store(lambda: self._context.outbox.mark_unsent(part, ""))
 
     async def _step(self) -> bool:
         """Bring one part one step on; False when there is nothing to do."""
@@ -100,7 +105,10 @@ class ChatDeliveryWorker:
 
     async def _ask_outbox(self) -> PendingDelivery | None:
         self.is_woken = False  # what woke us before this is in the answer
-        return await self._context.retry_store(lambda: self._context.outbox.next(self._key))
+        delivery = await self._context.retry_store(lambda: self._context.outbox.next(self._key))
+        if delivery is not None and delivery.is_marked:
+            self._marked = delivery.parts[0].part
+        return delivery
 
     async def _wait_turn(self, delivery: PendingDelivery) -> bool:
         """Wait until the channel lets this chat send; return True if that took time, or the gateway stops."""
@@ -142,7 +150,7 @@ class ChatDeliveryWorker:
             log.warning("delivery.nothing_to_show", channel=self._channel.name, message=message.id)
         rows = await self._context.retry_store(lambda: self._context.outbox.freeze(message, parts))
         if rows and rows[0].state is PartState.SENDING:
-            self._marked = rows[0].part.id
+            self._marked = rows[0].part
         return rows
 
     # -- one part ------------------------------------------------------------------------------
@@ -154,7 +162,7 @@ class ChatDeliveryWorker:
         part = row.part
         if self._part != part.id:
             self._part, self._failures, self._asked = part.id, 0, 0
-        is_ours, self._marked = self._marked == part.id, ""
+        is_ours, self._marked = self._marked is not None and self._marked.id == part.id, None
         try:
             receipt = await self._deliver_part(row, preview, is_marked_sending=is_ours)
         except PartCancelled:
@@ -201,7 +209,7 @@ class ChatDeliveryWorker:
         then = later[0].part if later and later[0].state is PartState.PENDING and self._goes_on() else None
         self.is_woken = False  # as in `_ask_outbox`: the answer says whether there is more
         has_more = await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt, then=then))
-        self._marked = then.id if then else ""
+        self._marked = then
         self.delayed = None
         self._context.meter.count("delivered", channel=self._channel.name)
         if not later:

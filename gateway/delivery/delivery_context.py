@@ -38,6 +38,12 @@ def backoff(failures: int) -> float:
     return exponential_delay(failures, FIRST_DELAY, LONGEST_DELAY) * _dice.uniform(0.8, 1.2)
 
 
+def is_cheap(text: str) -> bool:
+    """Return True if *text* is formatted on the event loop."""
+    longest, heaviest = _CHEAP
+    return len(text) <= longest and weight(text) <= heaviest
+
+
 class AttachmentLost(SendRefused):
     """The bytes of a part that is a file are not there any more."""
 
@@ -111,8 +117,7 @@ class DeliveryContext:
         One at a time, followed by a pause of the same length: however many long answers there are, half
         of the time is left to other chats.
         """
-        longest, heaviest = _CHEAP
-        if len(text) <= longest and weight(text) <= heaviest:
+        if is_cheap(text):
             return call()
         await self.formatting.acquire()
         begun = time.perf_counter()

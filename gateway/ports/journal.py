@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
-from gateway.events import InboundKind, InboundMessage, OutboundMessage, Role, SessionKey
+from gateway.events import InboundKind, InboundMessage, MessagePart, OutboundMessage, Role, SessionKey
 from gateway.ports.access import AuditEntry
 from gateway.ports.caps import CapNotice
 
@@ -211,6 +211,8 @@ class TurnCommit:
     advances: tuple[JobAdvance, ...] = ()  # as `JobQueue.advance` does each
     audit: AuditEntry | None = None  # its decision about people or a shared chat
     cap_notices: tuple[CapNotice, ...] = ()  # sent with its outbox rows
+    # Of the first of `outbound`. They are stored if its chat has nothing else to deliver, the first marked as sending.
+    parts: tuple[MessagePart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,8 +430,11 @@ class TurnRecordStore(Protocol):
     async def wait_unwritten(self) -> None:
         """Return when a record was committed since the last call (or since start)."""
 
-    async def mark_written(self, seqs: Sequence[int]) -> None:
-        """Note that these records are in their files."""
+    def mark_written(self, seqs: Sequence[int]) -> None:
+        """Note that these records are in their files: every later operation sees it, and a kill may undo it.
+
+        It is stored with the next transaction, which is a message's as a rule.
+        """
 
     async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
         """Commit lines that belong to no inbox row (pointer, mark, snapshot, delta, cut), and what is said beside them.

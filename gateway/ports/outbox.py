@@ -43,6 +43,7 @@ class PendingDelivery:
     message: OutboundMessage
     parts: tuple[OutboxPart, ...]  # empty until frozen
     preview: OutboxPart | None  # the turn's row 0, to be adopted by the answer's first part
+    is_marked: bool = False  # its commit marked the first part as sending, for an attempt that was not made yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,9 @@ class PreviewFactory(Protocol):
 
     def open(self, lease: TurnLease, language: str) -> Preview:
         """Start typing in the chat; *language* is that of our own sentences. Stores nothing before the first words."""
+
+    def plan_at_once(self, message: OutboundMessage) -> tuple[MessagePart, ...]:
+        """Return the parts of *message* if it can be sent as soon as its turn is stored; none if it has to wait."""
 
     def is_watched(self, key: SessionKey) -> bool:
         """Return True if a user would see a stream in this chat now (streaming costs CPU)."""

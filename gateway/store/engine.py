@@ -14,6 +14,7 @@ from gateway.events import InboundMessage, SessionKey
 from gateway.journal_file import STAMPED_SESSIONS, StampedTurn
 from gateway.ports.erasure import ErasedWords
 from gateway.ports.journal import InboxRow
+from gateway.ports.outbox import PendingDelivery
 from gateway.ports.store import StoreLimits
 from gateway.store.adoption import AdoptedRange
 from gateway.store.claims import ChatClaims, held_chats, is_held
@@ -85,6 +86,8 @@ class StoreEngine:
     behind: dict[SessionKey, list[InboundMessage]] = field(default_factory=dict)  # accepted since a held lane's claim
     # Called in place of that with each message that is accepted behind the turn that runs in a session.
     behind_turns: dict[SessionKey, Callable[[InboundMessage], None]] = field(default_factory=dict)
+    # Replies that a commit stores with their parts, until delivery takes them; marked once that is durable.
+    cut: dict[SessionKey, PendingDelivery] = field(default_factory=dict)
     offered_controls: set[int] = field(default_factory=set)  # open rows
     earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
     recorded: asyncio.Event = field(default_factory=asyncio.Event)

@@ -32,6 +32,7 @@ from gateway.ports.journal import (
     TurnTrace,
     UsageRow,
 )
+from gateway.ports.outbox import OutboxPart, PartState, PendingDelivery
 from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.erased_words import ErasureRunning, clear_texts, erasure_ids_of
@@ -249,18 +250,37 @@ class SqlJournal:
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
         """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
         engine = self._engine
-        committed: CommitEffect = await self._store(
-            commit,
-            lambda new: engine.writer.submit(
+
+        def submit(new: EncodedCommit) -> asyncio.Future[CommitEffect]:
+            self._note_cut(lease.key, new)
+            return engine.writer.submit(
                 lambda database: turn_commits.commit_turn(database, lease, new, engine.owner),
                 partial(self._committed, lease, new),
                 group=_group_of(commit),
                 within=_COMMIT_WITHIN if len(engine.held) >= _MANY_TURNS else 0.0,
-            ),
-        )
+            )
+
+        try:
+            committed = await self._store(commit, submit)
+        except LeaseLost:
+            engine.cut.pop(lease.key, None)
+            raise
         if committed.fault:
             raise LeaseLost(committed.fault)
         return committed.record
+
+    def _note_cut(self, key: SessionKey, new: EncodedCommit) -> None:
+        """Note the reply that *new* stores with its parts, before it is known whether that is durable."""
+        cut, commit = self._engine.cut, new.commit
+        if not new.parts:
+            cut.pop(key, None)
+        elif (before := cut.get(key)) is None or before.message.id != commit.outbound[0].id:
+            parts = tuple(
+                OutboxPart(part=part, state=PartState.PENDING if n else PartState.SENDING, attempts=int(not n))
+                for n, part in enumerate(commit.parts)
+            )
+            cut[key] = PendingDelivery(message=commit.outbound[0], parts=parts, preview=None)
+        # else: it is stored again because a result was lost, and delivery may have found it in the database.
 
     async def _store(self, commit: TurnCommit, store: Callable[[EncodedCommit], Awaitable[T]]) -> T:
         """Call *store* with *commit*, without the words of every erasure that its scope has in the transaction."""
@@ -286,6 +306,11 @@ class SqlJournal:
     def _committed(self, lease: TurnLease, new: EncodedCommit, committed: CommitEffect) -> None:
         if committed.fault:
             log.warning("journal.commit_refused", key=str(lease.key), turn=lease.turn, reason=committed.fault)
+        cut = self._engine.cut.get(lease.key)
+        if committed.is_marked and cut is not None:
+            self._engine.cut[lease.key] = replace(cut, is_marked=True)
+        elif committed.is_new or committed.fault or (cut is not None and not cut.parts):
+            self._engine.cut.pop(lease.key, None)
         if committed.is_new or committed.fault:
             self._engine.free_lane(lease.key, has_more=committed.more)
         self._recorded(new, committed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -55,14 +56,27 @@ class SqlOutbox:
     async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Return the chat's oldest message with an unfinished part."""
         engine = self._engine
+        if (cut := engine.cut.get(key)) is not None and cut.is_marked:
+            return engine.cut.pop(key)
         try:
-            return await engine.writer.submit(
+            found = await engine.writer.submit(
                 lambda database: next_delivery(database, key, engine.owner if engine.claims.is_shared else ""),
                 group=key.parent,
             )
         except StoreUnavailable:
             engine.wake_at(_RETRY_SECONDS, partial(engine.wake_chat, key))
             raise
+        # A commit whose result was lost is in the database all the same. It comes again: what is taken has no parts.
+        cut = engine.cut.get(key)
+        if cut is None or not cut.parts or found is None or found.message != cut.message:
+            return found
+        if tuple(replace(row, at=None) for row in found.parts) != cut.parts:
+            return found
+        if cut.is_marked:
+            del engine.cut[key]
+        else:
+            engine.cut[key] = replace(cut, parts=())
+        return replace(found, is_marked=True)
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
         """Store the parts once and mark the first as sending."""
@@ -186,6 +200,16 @@ _SENT_AS = sql(
     "SELECT o.id, o.key, o.payload FROM part p JOIN outbox o ON o.seq = p.message",
     "WHERE p.message > (SELECT coalesce(max(seq), 0) FROM outbox) - ? AND p.message_id = ? AND o.key IN (?, ?)",
     "ORDER BY p.message DESC LIMIT 1",
+)
+# A new message's first part, if the chat has nothing before it and the turn no preview.
+_FREEZE_FIRST = (
+    "INSERT INTO part (message, n, state, attempts, at, payload) SELECT seq, ?, 'sending', 1, ?, ? FROM outbox o "
+    "WHERE id = ? AND +open IS NOT NULL AND NOT EXISTS (SELECT 1 FROM outbox WHERE key = ? AND open IN (1, 3) "
+    "AND seq < o.seq) AND NOT EXISTS (SELECT 1 FROM outbox WHERE id = ?) ON CONFLICT DO NOTHING RETURNING message"
+)
+_UNMARK = (
+    "UPDATE part SET state = 'pending', attempts = 0 WHERE message = (SELECT seq FROM outbox WHERE id = ?) "
+    "AND state = 'sending' AND attempts = 1"
 )
 _GIVES_WAY = 3
 _KEY = "SELECT key FROM outbox WHERE id = ?"
@@ -366,6 +390,23 @@ def freeze(
     if preview is not None and _read_parts(database, id_, message.key, message.visible_to)[1] is not None:
         database.execute(_ADOPT, (id_, preview))
     return tuple(new)
+
+
+def freeze_first(database: Database, message: OutboundMessage, payloads: Sequence[tuple[int, str]], at: int) -> bool:
+    """Store the parts of a new *message*, the first as sending; False, without effect, if it has to wait."""
+    id_ = quote(message.id)
+    (n, payload), *later = payloads
+    columns = (n, at, payload, id_, write_key(message.key), preview_of(id_))
+    first = database.execute(_FREEZE_FIRST, columns).fetchone()
+    if first is not None and later:
+        rows = [(first[0], number, PartState.PENDING.value, 0, at, each) for number, each in later]
+        database.executemany(_INSERT_PART, rows)
+    return first is not None
+
+
+def unmark(database: Database, messages: Iterable[str]) -> None:
+    """Give back the attempts that `freeze_first` marked and that were not made, of *messages* by their ids."""
+    database.executemany(_UNMARK, [(quote(each),) for each in messages])
 
 
 def mark_sending(database: Database, part: str, at: int) -> str | None:

@@ -22,7 +22,7 @@ _PUT_PREFERENCE = upsert_sql("preference", "subject", "name", "value", keys=2)
 _PUT_NOTE = upsert_sql("note", "channel", "name", "value", keys=2)
 _DROP_NOTE = "DELETE FROM note WHERE channel = ? AND name = ?"
 _TAKE_NOTE = "DELETE FROM note WHERE channel = ? AND name = ? RETURNING value"
-_WRITTEN_WITHIN = 0.1  # seconds
+_WRITTEN_WITHIN = 2.0  # seconds: until the next message, or the next look at whether the store can be written
 _FORGET_WITHIN = 5.0  # seconds: until the chat's next message, as a rule
 
 
@@ -49,10 +49,10 @@ class SqlTurnRecords:
         await self._engine.recorded.wait()
         self._engine.recorded.clear()
 
-    async def mark_written(self, seqs: Sequence[int]) -> None:
+    def mark_written(self, seqs: Sequence[int]) -> None:
         """Note that these records are in their files."""
         gone = [(seq,) for seq in seqs]
-        await self._engine.writer.submit(
+        self._engine.writer.submit_nowait(
             lambda database: database.executemany("DELETE FROM unwritten WHERE seq = ?", gone).close(),
             group=self,
             within=_WRITTEN_WITHIN,

@@ -479,10 +479,15 @@ class SqlStore:
         if engine.cap_writer is not None:  # before the worker's row goes, without which nothing is counted
             await engine.cap_writer.close(lambda _: None)
         try:
-            await engine.writer.close(partial(end_run if has_served else end_idle_run, worker=engine.worker))
+            await engine.writer.close(partial(_end, engine=engine, has_served=has_served))
         finally:
             for wakeups in (engine.lanes, engine.controls, engine.chats):
                 wakeups.close()
+
+
+def _end(database: SharedDatabase, engine: StoreEngine, *, has_served: bool) -> None:
+    outbox.unmark(database, [each.message.id for each in engine.cut.values() if each.is_marked])
+    (end_run if has_served else end_idle_run)(database, engine.worker)
 
 
 async def assemble(

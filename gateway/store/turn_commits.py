@@ -15,6 +15,7 @@ from gateway.store.erased_words import NO_OTHER_ERASURE, check_erasures
 from gateway.store.files import encode_texts, put_texts
 from gateway.store.inbox import enqueue, enqueue_reply
 from gateway.store.message_deletion import MessageDeletion, store_deletion
+from gateway.store.outbox import freeze_first, part_place
 from gateway.store.row_codec import (
     advance_job,
     encode_advance,
@@ -32,6 +33,7 @@ from gateway.store.row_codec import (
     with_end,
     write_json,
     write_key,
+    write_part,
 )
 from gateway.store.session_queue import pending_note
 from gateway.store.usage import mark_cap_notices
@@ -101,6 +103,7 @@ class EncodedCommit:
     advances: tuple[tuple[str, tuple[Any, ...] | None], ...]
     at: int
     deletion: MessageDeletion | None = None
+    parts: tuple[tuple[int, str], ...] = ()  # numbers and payloads of the first message's parts
     is_mirrored: bool = True  # its lines are to be written into a file; no gateway of several does that
 
 
@@ -112,6 +115,7 @@ class CommitEffect:
     is_new: bool = True
     more: bool = False
     fault: str = ""  # reason of a refused commit; the lease was released
+    is_marked: bool = False  # its reply's first part is stored as sending
 
 
 def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]", *, is_mirrored: bool = True) -> EncodedCommit:
@@ -153,6 +157,7 @@ def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]", *, is_mirrored:
         advances=tuple(encode_advance(each) for each in commit.advances),
         at=at,
         deletion=MessageDeletion(mids) if mids else None,
+        parts=tuple((part_place(each.id)[1], write_part(each)) for each in commit.parts),
         is_mirrored=is_mirrored,
     )
 
@@ -220,7 +225,8 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
         database.execute(_FREE_REST, (new.key,))
     if has_steps:
         database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
-    return CommitEffect(stored, more=has_rest or bool(more))
+    is_marked = bool(new.parts) and freeze_first(database, new.commit.outbound[0], new.parts, new.at)
+    return CommitEffect(stored, more=has_rest or bool(more), is_marked=is_marked)
 
 
 def _give_back(database: Database, new: EncodedCommit, *, crashes: int = 0, attempts: int = 0) -> None:

@@ -166,7 +166,7 @@ async def _remember_sessions(home: Path, past: ConversationSizes) -> None:
     try:
         await asyncio.gather(*(store.records.append(_record(chat, past.messages)) for chat in past.all()))
         while stored := await store.records.unwritten(0, 500):
-            await store.records.mark_written([each.seq for each in stored])
+            store.records.mark_written([each.seq for each in stored])
     finally:
         await store.close()
 

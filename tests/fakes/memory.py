@@ -147,7 +147,7 @@ class FakeRecords:
         await self._committed.wait()
         self._committed.clear()
 
-    async def mark_written(self, seqs: Sequence[int]) -> None:
+    def mark_written(self, seqs: Sequence[int]) -> None:
         """Note what is in its file."""
         self._check()
         self.connection.executemany("DELETE FROM unwritten WHERE seq = ?", [(seq,) for seq in seqs])

@@ -89,7 +89,7 @@ class QueueWorker:
             while not is_written:  # as the gateway does: what the store could not take is not told again
                 with suppress(StoreUnavailable):
                     found = await self._store.records.unwritten(0, 1_000)
-                    await self._store.records.mark_written([each.seq for each in found])
+                    self._store.records.mark_written([each.seq for each in found])
                     is_written = True
                 await asyncio.sleep(0.02)
 

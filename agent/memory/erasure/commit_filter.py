@@ -139,6 +139,7 @@ def _clear_commit(request: ErasureRequest, commit: TurnCommit) -> TurnCommit:
         commit,
         record=replace(record, lines=tuple(_clear_lines(request, record.lines)), blobs=blobs),
         outbound=outbound,
+        parts=(),  # they have the words of before
         jobs=tuple(each for each in cleared if each is not None),
         advances=tuple(advances),
     )

@@ -376,7 +376,7 @@ class SessionFileWriter:
             ready = [each for each in stored if (each.record.scope, str(each.record.key)) not in failed]
             done = await self._append(ready, failed) if self._is_mirroring else [each.seq for each in ready]
             if done:
-                await self._records.mark_written(done)
+                self._records.mark_written(done)
             if len(stored) < self._policy.records:
                 break
         for file in await self._transcripts.stale_files(scope):

@@ -407,7 +407,7 @@ async def test_pruning_takes_all_rows_a_few_at_a_time(backend: StoreBackend, mon
     await accept(store, said("waiting", key=BOB, id="open"))
     for n in range(4):
         await answer(store, said(id=f"b{n}"), "answer")
-    await store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
+    store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
     backend.wall.advance(days=31)
     await store.prune()
     # The newest row stays, so that its number is not given again.
@@ -422,7 +422,7 @@ async def test_texts_go_after_a_week_and_keys_after_a_month(backend: StoreBacken
     store = await backend.open()
     first = await answer(store, said("secret"), "answer")
     await accept(store, said("waiting", id="2"))
-    await store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
+    store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
     backend.wall.advance(days=8)
     await store.prune()
     assert (await claim(store)).rows[0].message.text == "waiting"  # only what has ended is blanked

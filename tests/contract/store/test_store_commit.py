@@ -172,7 +172,8 @@ async def test_turns_that_are_in_their_files_are_not_returned_again(backend: Sto
     records = await store.records.unwritten(0, 10)
     assert [stored.record.turn for stored in records] == turns
     assert [stored.record.turn for stored in await store.records.unwritten(records[0].seq, 1)] == [turns[1]]
-    await store.records.mark_written([stored.seq for stored in records[:2]])
+    store.records.mark_written([stored.seq for stored in records[:2]])
+    assert [stored.record.turn for stored in await store.records.unwritten(0, 10)] == [turns[2]]
     store = await backend.reopen()
     assert [stored.record.turn for stored in await store.records.unwritten(0, 10)] == [turns[2]]
     assert [each.turn for each in await store.transcripts.scan("")] == [turns[0], turns[2], turns[1]]

@@ -27,7 +27,18 @@ from gateway.store.sqlite.thread import SqliteThread
 from gateway.store.writer import BatchWriter
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import kill
-from tests.fakes.turns import ANN, START, accept, answered, begin_turn, claim, said, spent
+from tests.fakes.turns import (
+    ANN,
+    START,
+    accept,
+    answered,
+    begin_turn,
+    claim,
+    next_delivery,
+    parts_of,
+    said,
+    spent,
+)
 
 
 class FaultyConnections(Protocol):
@@ -292,6 +303,19 @@ async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqlStore, disk
     assert (await store.journal.commit(lease, answered(lease, "other"))).turn == lease.turn
     assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
     assert (await claim(store)).rows[0].message.message_id == "2"
+
+
+async def test_a_reply_whose_commit_lost_its_reply_is_not_doubtful(store: SqlStore, disk: FaultyConnections) -> None:
+    """The process knows that it has not sent what its commit marked as sending, although it heard of a fault."""
+    lease = await begin_turn(store)
+    commit = answered(lease, "answer")
+    commit = replace(commit, parts=tuple(parts_of(commit.outbound[0], 1)))
+    with lost_reply(disk):
+        await store.journal.commit(lease, commit)
+    delivery = await next_delivery(store)
+    assert (delivery.is_marked, [row.part for row in delivery.parts]) == (True, list(commit.parts))
+    await store.journal.commit(lease, commit)  # as a turn does until it is stored
+    assert not (await next_delivery(store)).is_marked
 
 
 async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqlStore, disk: FaultyConnections) -> None:

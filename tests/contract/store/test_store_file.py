@@ -185,7 +185,7 @@ async def test_no_word_of_a_message_stays_in_the_inbox_after_a_week(tmp_path: Pa
     wall = WallClock()
     store = await open_file(tmp_path / FILE, StoreLimits(), clock=wall.now)
     await answer(store, said("/remember a secret", command="/remember a secret", kind=InboundKind.COMMAND), "done")
-    await store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
+    store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
     wall.advance(days=8)
     await store.prune()
     await store.close()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.errors import LeaseLost
-from gateway.events import Attachment, MessagePart, OutboundMessage, SessionKey
+from gateway.events import Attachment, InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import PartState, PendingDelivery
 from gateway.ports.store import Store
@@ -88,6 +88,80 @@ async def test_parts_are_frozen_once(backend: StoreBackend) -> None:
     delivery = await next_delivery(store)
     assert [row.part for row in delivery.parts] == parts
     assert states(delivery) == [PartState.UNKNOWN, PartState.PENDING, PartState.PENDING]
+
+
+async def commit_cut(store: Store, message: InboundMessage, *texts: str, count: int = 2) -> list[MessagePart]:
+    """Accept, claim and commit *message*, whose answer's first text is stored in *count* parts; return those."""
+    await accept(store, message)
+    lease = await claim(store, message.key)
+    commit = answered(lease, *texts)
+    parts = parts_of(commit.outbound[0], count)
+    await store.journal.commit(lease, replace(commit, parts=tuple(parts)))
+    return parts
+
+
+async def test_a_commit_marks_the_first_part_of_its_reply(store: Store) -> None:
+    """Whoever delivers it gets it as marked, once, and has nothing to freeze; the message behind it is cut later."""
+    parts = await commit_cut(store, said(), "answer", "more")
+    delivery = await next_delivery(store)
+    assert (delivery.is_marked, [row.part for row in delivery.parts]) == (True, parts)
+    assert states(delivery) == [PartState.SENDING, PartState.PENDING]
+    again = await next_delivery(store)
+    assert (again.is_marked, [row.part for row in again.parts], states(again)) == (False, parts, states(delivery))
+    assert await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
+    assert await store.outbox.mark_sent(receipt(parts[1]))
+    behind = await next_delivery(store)
+    assert (behind.message.text, behind.parts, behind.is_marked) == ("more", (), False)
+
+
+async def test_a_marked_reply_is_doubtful_after_a_kill(backend: StoreBackend) -> None:
+    """It may have been sent: the next process looks it up, or says so."""
+    store = await backend.open()
+    await commit_cut(store, said(), "answer")
+    store = await backend.reopen()
+    delivery = await next_delivery(store)
+    assert (delivery.is_marked, states(delivery)) == (False, [PartState.UNKNOWN, PartState.PENDING])
+
+
+async def test_a_marked_reply_that_nobody_took_is_not_doubtful_after_a_stop(backend: StoreBackend) -> None:
+    """A deliberate stop gives the attempt back, so that nobody reads that the answer may have come before."""
+    store = await backend.open()
+    await commit_cut(store, said(), "answer")
+    await store.close()
+    delivery = await next_delivery(await backend.open())
+    assert (delivery.is_marked, states(delivery)) == (False, [PartState.PENDING, PartState.PENDING])
+    assert delivery.parts[0].attempts == 0
+
+
+async def test_a_reply_behind_another_message_is_not_marked(store: Store) -> None:
+    """It is cut when its turn has come: nothing is marked as sending that is not sent next."""
+    await answer(store, said(id="1"), "one")
+    await commit_cut(store, said(id="2"), "two")
+    one, two = await store.outbox.undelivered(ANN)
+    assert (one.message.text, one.parts, two.message.text, two.parts) == ("one", (), "two", ())
+    delivery = await next_delivery(store)
+    assert (delivery.message.text, delivery.is_marked) == ("one", False)
+
+
+async def test_a_reply_whose_turn_has_a_preview_is_not_marked(store: Store) -> None:
+    """Its first part takes the preview over, which is known when it is cut."""
+    lease = await begin_turn(store)
+    await store.outbox.preview(lease, preview_part(lease))
+    commit = answered(lease, "answer")
+    await store.journal.commit(lease, replace(commit, parts=tuple(parts_of(commit.outbound[0], 1))))
+    delivery = await next_delivery(store)
+    assert (delivery.parts, delivery.is_marked) == ((), False)
+    assert delivery.preview is not None
+
+
+async def test_a_commit_without_the_lease_marks_nothing(store: Store) -> None:
+    """Neither is its reply delivered, nor is one that the next holder of the lane marked given back by its stop."""
+    lease = await begin_turn(store)
+    await store.journal.release(lease)
+    commit = answered(lease, "answer")
+    with pytest.raises(LeaseLost):
+        await store.journal.commit(lease, replace(commit, parts=tuple(parts_of(commit.outbound[0], 1))))
+    assert await store.outbox.next(ANN) is None
 
 
 async def test_a_receipt_marks_the_next_part_in_one_write(backend: StoreBackend) -> None:

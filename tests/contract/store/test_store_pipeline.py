@@ -99,7 +99,7 @@ async def test_no_statement_of_a_turn_reads_a_whole_table(server: PostgresServer
         lease = await answer(opened, said(id=str(number)), "one")
         opened.journal.spend(spent(lease.turn))
         assert (await _step(opened, lease.key, 3, 0))[0] == "delivered"
-        await opened.records.mark_written([stored.seq for stored in await opened.records.unwritten(0, 10)])
+        opened.records.mark_written([stored.seq for stored in await opened.records.unwritten(0, 10)])
     planned = [each for each in asked.items() if each[0].startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))]
     assert len(planned) > 15
     server.query("ANALYZE")  # as autovacuum does, while nothing is open

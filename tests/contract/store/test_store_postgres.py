@@ -306,7 +306,7 @@ async def test_erased_words_leave_the_tables_files(store: SqlStore, server: Post
         pytest.skip("the server's files are not ours to read")
     for n in range(4):  # of some rows the server keeps values in its statistics, of one it does not
         await answer(store, said(f"canarysecret {n}", id=f"{n}"), f"the canarysecret again {n}")
-    await store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
+    store.records.mark_written([record.seq for record in await store.records.unwritten(0, 10)])
     server.query("ANALYZE")
     analysed = {name for (name,) in server.query("SELECT attname FROM pg_stats WHERE tablename = 'inbox'")}
     assert "key" in analysed

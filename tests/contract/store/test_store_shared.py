@@ -75,7 +75,7 @@ async def write_transcripts(*stores: SqlStore) -> None:
     for store in stores:
         found = await store.records.unwritten(0, 2)
         while found:
-            await store.records.mark_written([each.seq for each in found])
+            store.records.mark_written([each.seq for each in found])
             found = await store.records.unwritten(0, 2)
 
 

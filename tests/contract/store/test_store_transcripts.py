@@ -100,7 +100,7 @@ async def test_turns_stay_as_they_were_committed(backend: StoreBackend) -> None:
     store = await backend.open()
     await commit(store, *talk(2), note("p", 4, build.pointer(2)))
     unwritten = await store.records.unwritten(0, 10)
-    await store.records.mark_written([each.seq for each in unwritten])
+    store.records.mark_written([each.seq for each in unwritten])
     store = await backend.reopen()
     found = await all_of(store)
     assert [each.body for each in found] == [each.body for each in unwritten]
@@ -200,7 +200,7 @@ async def test_a_window_has_the_newest_snapshot_and_its_texts(store: Store) -> N
 async def test_a_window_goes_on_behind_turns_that_age_has_removed(store: Store) -> None:
     """The turn of the replay start is gone: what is left from there on is the window."""
     await commit(store, *talk(4), note("p", 8, build.pointer(3)), *talk(1, first=60, start=8))
-    await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 10)])
+    store.records.mark_written([each.seq for each in await store.records.unwritten(0, 10)])
     assert await store.transcripts.lapse(SCOPE, START + timedelta(minutes=3), as_it_is) == 3
     found, start = await window(store)
     assert found == names(3, "p", 60)
@@ -473,7 +473,7 @@ async def test_what_is_left_of_removed_turns_has_no_words(store: Store, is_lapse
     assert isinstance(store, SqlStore)
     given = [replace(each, failure="tea was cold") for each in talk(2, said="tea")]
     await commit(store, *given)
-    await store.records.mark_written([each.seq for each in await all_of(store)])
+    store.records.mark_written([each.seq for each in await all_of(store)])
     remove = (
         store.transcripts.lapse(SCOPE, START + timedelta(days=1), as_it_is)
         if is_lapse
@@ -505,7 +505,7 @@ async def test_old_turns_lapse(store: Store) -> None:
     await commit(store, *conversation(0, TRANSCRIPT), note("new", 4, new_transcript=NEXT), *conversation(10, NEXT))
     await commit(store, exchange(900, 4, transcript=NEXT))
     assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1), as_it_is) == 0  # they are in no file yet
-    await store.records.mark_written([each.seq for each in await store.records.unwritten(0, 20)])
+    store.records.mark_written([each.seq for each in await store.records.unwritten(0, 20)])
     assert await store.transcripts.lapse(SCOPE, START, as_it_is) == 0
     assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1), as_it_is) == 5
     assert turns(await all_of(store)) == names(10, 12, 900)
@@ -676,7 +676,7 @@ async def test_stale_files_are_found_however_often_was_looked_in_vain(store: Sto
         lambda: store.transcripts.adopt(SCOPE, ANN, [turn_of(each) for each in talk(2, first=10)]),
     ]
     await commit(store, *given)
-    await store.records.mark_written([each.seq for each in await all_of(store)])
+    store.records.mark_written([each.seq for each in await all_of(store)])
     for operation in operations:
         for _ in range(looks):
             assert not await store.transcripts.stale_files()
@@ -727,7 +727,7 @@ async def test_turns_are_adopted_before_and_behind_those_that_are_stored(store: 
 async def test_removed_turns_are_not_adopted_from_a_file_that_still_has_them(store: Store) -> None:
     """A kill came between the erasure and the writing of the file; what the file has behind them is adopted."""
     await commit(store, *talk(5))
-    await store.records.mark_written([each.seq for each in await all_of(store)])
+    store.records.mark_written([each.seq for each in await all_of(store)])
     assert await store.transcripts.lapse(SCOPE, START + timedelta(minutes=2), as_it_is) == 2
     given = [turn_of(each) for each in talk(7)]
     assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 2
@@ -781,7 +781,7 @@ async def test_rows_without_lines_are_filled(store: Store) -> None:
     assert isinstance(store, SqlStore)
     await commit(store, *talk(3), note("p", 6, build.pointer(2)))
     before = await all_of(store)
-    await store.records.mark_written([each.seq for each in before])
+    store.records.mark_written([each.seq for each in before])
     await store._engine.writer.submit(
         lambda database: database.execute("UPDATE record SET body = NULL, anchor = NULL, scope = ?", (SCOPE,)).close()
     )
@@ -798,7 +798,7 @@ async def test_a_row_without_lines_is_filled_in_the_scope_of_its_file(store: Sto
     assert isinstance(store, SqlStore)
     await commit(store, *talk(2))
     before = await all_of(store)
-    await store.records.mark_written([each.seq for each in before])
+    store.records.mark_written([each.seq for each in before])
     await store._engine.writer.submit(lambda database: database.execute("UPDATE record SET body = NULL").close())
     given = [turn_of(each) for each in talk(3)]
     assert await store.transcripts.adopt(OTHER, BOB, [replace(each, key=BOB) for each in given]) == 1

@@ -18,7 +18,7 @@ from gateway.web.metrics import PrometheusRecorder
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import RINGING, FakeChannel, MemoryPlatform
 from tests.fakes.store import InlineWriter, kill, open_inline_store
-from tests.fakes.turns import ANN, accept, answer, answered, claim, said
+from tests.fakes.turns import ANN, accept, answered, claim, said
 
 
 @dataclass
@@ -77,8 +77,9 @@ class DeliveryGateway:
 
     async def answer(self, *texts: str, key: SessionKey = ANN) -> TurnLease:
         """Commit a turn whose answer is *texts*, one message each."""
-        self.said += 1
-        return await answer(self.store, said(id=f"m{self.said}", key=key), *texts)
+        lease = await self.turn(key)
+        await self.commit(lease, *texts)
+        return lease
 
     async def say(self, text: str, key: SessionKey = ANN, **fields: Any) -> str:
         """Commit a turn of one message with any *fields* of an OutboundMessage; return its id."""
@@ -93,10 +94,11 @@ class DeliveryGateway:
         return await claim(self.store, key)
 
     async def commit(self, lease: TurnLease, *texts: str, **fields: Any) -> None:
-        """End a turn with *texts* as its messages, each with these *fields*."""
+        """End a turn with *texts* as its messages, each with these *fields*; the first is cut as a turn's reply is."""
         commit = answered(lease, *texts)
         outbound = tuple(replace(message, **fields) for message in commit.outbound)
-        await self.store.journal.commit(lease, replace(commit, outbound=outbound))
+        parts = self.deliverer.plan_at_once(outbound[0]) if outbound else ()
+        await self.store.journal.commit(lease, replace(commit, outbound=outbound, parts=parts))
 
     async def commit_to(self, lease: TurnLease, *texts: str) -> None:
         """End a turn with *texts* as messages to the readers of its chat."""

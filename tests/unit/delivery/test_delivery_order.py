@@ -343,7 +343,7 @@ async def test_a_bug_in_a_courier_costs_one_chat_time(opens: OpensGateway, monke
         return healthy(self, message, preview)
 
     monkeypatch.setattr(PartPlanner, "plan_parts", cut)
-    await gateway.answer("one")
+    await answer(gateway.store, said(), "one")  # not cut by the commit
     await answer(gateway.store, said(id="b", key=BOB), "bob's")
     await gateway.settled()
     assert gateway.platform.texts(ANN) == ["one"]
@@ -366,7 +366,7 @@ async def test_words_erased_between_the_look_and_the_call_are_not_sent(
 
     monkeypatch.setattr(outbox, window, erase_first)
     gateway.platform.fail(ChannelFault.LATER, chat=ANN.chat, seconds=1)
-    await gateway.answer("the secret end")
+    await answer(gateway.store, said(), "the secret end")  # not cut by the commit
     await gateway.settled()
     assert gateway.platform.texts(ANN) == ["the end"]
 

@@ -26,6 +26,22 @@ async def test_a_kill_while_an_answer_waits_marks_nothing(clock: VirtualClock, o
     assert (posted.text, posted.is_marked) == ("Hello.", False)
 
 
+async def test_a_stop_before_the_call_leaves_no_doubt(opens: OpensGateway) -> None:
+    """What a commit marked as sending, and no worker took before the stop, is sent like a new answer."""
+    gateway = await opens()
+    gateway.platform.finds = False  # what is in doubt is marked
+    lease = await gateway.turn()
+    committing = asyncio.create_task(gateway.commit(lease, "Hello."))
+    await asyncio.sleep(0)
+    gateway.deliverer._context.stopping.set()
+    await asyncio.wait({committing, gateway.running})
+    await gateway.store.close()
+    await gateway.start()
+    await gateway.settled()
+    (posted,) = gateway.platform.chats[ANN.chat]
+    assert (posted.text, posted.is_marked) == ("Hello.", False)
+
+
 async def test_a_stop_does_not_wait_for_turns(clock: VirtualClock, opens: OpensGateway) -> None:
     """After the grace the workers end at once, and nothing was sent."""
     gateway = await opens()

@@ -188,7 +188,7 @@ async def test_a_turn_that_was_written_before_a_crash_is_written_once(tmp_path: 
     records = FakeRecords(*talk(3), exchange(3, 6, before=[build.pointer(4)]))
 
     class CrashingRecords(FakeRecords):
-        async def mark_written(self, seqs: Sequence[int]) -> None:
+        def mark_written(self, seqs: Sequence[int]) -> None:
             raise ProcessCrash
 
     crashing = CrashingRecords(*talk(3), exchange(3, 6, before=[build.pointer(4)]))
@@ -416,10 +416,10 @@ class DyingRecords(FakeRecords):
 
     disk: DyingDisk | None = None
 
-    async def mark_written(self, seqs: Sequence[int]) -> None:
+    def mark_written(self, seqs: Sequence[int]) -> None:
         """Note, or die."""
         self.step()
-        await super().mark_written(seqs)
+        super().mark_written(seqs)
         self.step()
 
     def step(self) -> None:
@@ -731,14 +731,14 @@ async def test_an_erasure_that_the_store_puts_off_does_not_blame_the_disk(
     """The caller sees the error that it waits for and tries again: an OSError ended the turn of a /forget for good."""
     records = FakeRecords(*talk(2, said="my secret"))
     mirror = mirror_of(tmp_path, records)
-    written, errors = records.mark_written, [StoreUnavailable("full")]
+    read, errors = records.unwritten, [StoreUnavailable("full")]
 
-    async def note(seqs: Sequence[int]) -> None:
+    async def unwritten(after: int, limit: int) -> Sequence[object]:
         if errors:
             raise errors.pop()
-        await written(seqs)
+        return await read(after, limit)
 
-    monkeypatch.setattr(records, "mark_written", note)
+    monkeypatch.setattr(records, "unwritten", unwritten)
     with pytest.raises(StoreUnavailable, match="full"):
         await mirror.redact(SCOPE, partial(without, b"secret"))
     assert await mirror.redact(SCOPE, partial(without, b"secret")) == 0

@@ -146,7 +146,7 @@ async def test_removed_conversations_leave_the_index(tmp_path: Path) -> None:
     scope.commit(exchange(2, 0, key=THREAD, transcript="t3", said="tea"))
     await scope.sync()
     assert scope.texts == ["new", "old", "tea"]
-    await scope.records.mark_written([each.seq for each in scope.records.stored])
+    scope.records.mark_written([each.seq for each in scope.records.stored])
     await scope.records.transcripts.lapse(SCOPE, START.replace(second=30), lambda raw: raw)
     await scope.sync()
     assert scope.texts == ["new", "tea"]
