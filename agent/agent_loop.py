@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -35,8 +35,12 @@ from gateway.errors import ContextOverflow, FailureCause, FileUnavailable, Model
 from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
-from gateway.ports import InboxRow, JobQueue, Line, SearchIndex, TurnLease, TurnStep
+from gateway.ports import InboxRow, Line, SearchIndex, TurnLease, TurnStep
 from gateway.ports.caps import CapReached, ExceededCap
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+
 
 log = structlog.get_logger(__name__)
 
@@ -165,7 +169,7 @@ class AgentLoop:
         outgoing: OutgoingFiles,
         memory_tools: TurnMemoryTools,
         pages: ToolResultPages,
-        jobs: JobQueue,
+        jobs: SqlJobs,
         reviewer: CallReview,
         now: Callable[[], datetime],
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from agent.files.outgoing_files import OutgoingFiles
 from agent.llm.chat_model import ToolCall
@@ -18,8 +19,11 @@ from agent.turn import Turn
 from agent.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind
-from gateway.ports import JobQueue
 from gateway.ports.caps import ToolCallCaps
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+
 
 WAITING = "waiting for approval"
 _IN_DOUBT = "not run: the same call was already made in this turn and may have happened; ask the person first"
@@ -40,7 +44,7 @@ class CallReviewer:
     """Lets calls run, refuses them, or asks a person."""
 
     def __init__(
-        self, *, outgoing: OutgoingFiles, jobs: JobQueue, caps: ToolCallCaps, now: Callable[[], datetime]
+        self, *, outgoing: OutgoingFiles, jobs: SqlJobs, caps: ToolCallCaps, now: Callable[[], datetime]
     ) -> None:
         self._outgoing = outgoing
         self._decisions = StandingDecisions(jobs)

@@ -7,12 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from agent.llm.model_client import ModelClient
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import ChatOverride, PreferenceStore
+from gateway.ports import ChatOverride
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlPreferences
+
 
 _GUILD = "guild"  # name of a chat's preference
 
@@ -53,7 +58,7 @@ class ChatProfiles:
         self,
         models: ModelSelector,
         toolbox: Toolbox,
-        people: PreferenceStore,
+        people: SqlPreferences,
         overrides: Callable[[SessionKey, str], ChatOverride],
         *,
         has_guilds: bool,
@@ -99,7 +104,7 @@ class ChatProfiles:
         await self._people.prefer(_subject(key), _EFFORT, effort)
 
 
-def stored_guild(people: PreferenceStore, key: SessionKey) -> str:
+def stored_guild(people: SqlPreferences, key: SessionKey) -> str:
     """Return the guild stored for a chat; empty if none is."""
     return people.preferences(str(key.parent)).get(_GUILD, "")
 
@@ -181,7 +186,7 @@ class ActiveModel:
 class ModelSelector:
     """Which model answers where. A choice holds for a chat and its threads, and goes before what was decided."""
 
-    def __init__(self, models: ModelCatalog, people: PreferenceStore) -> None:
+    def __init__(self, models: ModelCatalog, people: SqlPreferences) -> None:
         self.models = models
         self._people = people
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.files.file_workspace import ScopeWorkspaces
@@ -25,32 +25,26 @@ from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals
 from agent.turn import RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
-from gateway.ports import (
-    AcceptOutcome,
-    Job,
-    JobQueue,
-    Journal,
-    LocaleProvider,
-    MessageOutcome,
-    Outbox,
-    PreferenceStore,
-    SearchIndex,
-    TurnRecord,
-    TurnRecordStore,
-    UsageStore,
-)
+from gateway.ports import AcceptOutcome, Job, LocaleProvider, MessageOutcome, SearchIndex, TurnRecord
 from gateway.ports.access import AccessControl
 from gateway.ports.caps import ToolCallCaps, UsageCaps
 from gateway.ports.pairing import PairingRequests
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.journal import SqlJournal
+    from gateway.store.outbox import SqlOutbox
+    from gateway.store.records import SqlPreferences, SqlTurnRecords
+    from gateway.store.usage import SqlUsage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueService:
     """Session queues: list and stop what runs and waits, and enqueue a retry."""
 
-    journal: Journal
-    outbox: Outbox
-    records: TurnRecordStore
+    journal: SqlJournal
+    outbox: SqlOutbox
+    records: SqlTurnRecords
     turns: RunningTurns
     now: Callable[[], datetime]
 
@@ -106,7 +100,7 @@ class QueueService:
 class UsageService:
     """Tokens and cost of the past, and what the usage caps leave."""
 
-    store: UsageStore
+    store: SqlUsage
     caps: UsageCaps
     tool_calls: ToolCallCaps
     day_zone: str  # IANA time zone of the days that caps and sums count
@@ -123,7 +117,7 @@ class UsageService:
 class StatusService:
     """The state of the installation."""
 
-    journal: Journal
+    journal: SqlJournal
     turns: RunningTurns
     jobs: JobRunner
     facts: Callable[[], Mapping[str, Any]]
@@ -162,10 +156,10 @@ class CommandServices:
     links: AccountLinkService
     profiles: ChatProfiles
     locales: LocaleProvider
-    preferences: PreferenceStore
+    preferences: SqlPreferences
     list_settings: Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]  # of a chat, its guild and its scope
     usage: UsageService
-    jobs: JobQueue  # which hold the reminders
+    jobs: SqlJobs  # which hold the reminders
     approvals: ToolApprovals
     decisions: StandingDecisions
     status: StatusService

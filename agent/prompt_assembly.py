@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from agent.attachments.attachment_loader import AttachmentLoader
@@ -28,7 +28,11 @@ from agent.tools.tool_questions import ToolApprovals, allowed_question
 from agent.turn import Turn
 from agent.turn_draft import TurnDraft
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, OutboundKind, QuoteKind
-from gateway.ports import HistoryReader, InboxRow, Line, Outbox
+from gateway.ports import HistoryReader, InboxRow, Line
+
+if TYPE_CHECKING:
+    from gateway.store.outbox import SqlOutbox
+
 
 NAME_LENGTH = 64
 BACKGROUND_TOKENS = 4_000
@@ -56,7 +60,7 @@ class PromptAssembler:
         files: AttachmentLoader | None = None,
         history: HistoryReader | None = None,
         auto_recall: AutoRecall | None = None,
-        outbox: Outbox | None = None,
+        outbox: SqlOutbox | None = None,
     ) -> None:
         """*approvals* know the denials that the model has not read. *files* downloads attachments.
 

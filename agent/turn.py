@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
@@ -21,8 +22,12 @@ from agent.task_group import task_group
 from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turn_draft import TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports import InboxRow, Journal, TurnLease
+from gateway.ports import InboxRow, TurnLease
 from gateway.ports.caps import CappedSender
+
+if TYPE_CHECKING:
+    from gateway.store.journal import SqlJournal
+
 
 RETRY_PREFIX = "job:retry/"  # of a message id; then the turn that is answered again, and the row of the command
 
@@ -168,7 +173,7 @@ class RunningTurn:
 class RunningTurns:
     """Running turns by session, and stopping them."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: SqlJournal) -> None:
         self._journal = journal
         self._running: dict[SessionKey, RunningTurn] = {}
         self._stop_when_claimed: set[str] = set()  # turn ids

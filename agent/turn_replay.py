@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.agent_loop import AgentLoop
 from agent.call_review import CallReviewer
@@ -38,8 +38,12 @@ from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import FileKind, FileStore, InboxRow, Line, MessageContext, NullPreview, SessionRow, TurnLease
+from gateway.ports import FileKind, InboxRow, Line, MessageContext, NullPreview, SessionRow, TurnLease
 from gateway.ports.caps import CappedSender
+
+if TYPE_CHECKING:
+    from gateway.store.files import SqlFiles
+
 
 _NO_MEMORY = frozenset({"SOUL", ABILITIES})  # texts of a snapshot that are no memory
 
@@ -52,7 +56,7 @@ class TurnReplayer:
     reviewer: CallReviewer
     sessions: StoredSessions
     memory: ScopeMemory
-    files: FileStore
+    files: SqlFiles
     profiles: ChatProfiles
     context_of: Callable[[InboundMessage], MessageContext]
     role_of: Callable[[InboundMessage, MessageContext], Role | None]  # None: is not admitted today

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
@@ -40,12 +40,10 @@ from gateway.events import (
     turn_id,
 )
 from gateway.ports import (
-    AccountLinkStore,
     AuditEntry,
     InboxRow,
     Job,
     JobAdvance,
-    Journal,
     LocaleProvider,
     MessageContext,
     MessageOutcome,
@@ -61,6 +59,11 @@ from gateway.ports import (
 from gateway.ports.caps import CapNotice, CappedSender, ToolCallCaps, UsageCaps
 from gateway.text.redaction import SecretRedactor
 
+if TYPE_CHECKING:
+    from gateway.store.account_links import SqlAccountLinks
+    from gateway.store.journal import SqlJournal
+
+
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
@@ -75,7 +78,7 @@ class RetryingJournal:
     Every call is safe to retry (gateway/ports/journal.py). Cancelling ends the wait.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: SqlJournal) -> None:
         self._journal = journal
 
     async def step(self, lease: TurnLease, *steps: TurnStep) -> None:
@@ -148,7 +151,7 @@ class TurnServices:
     on_expired: Callable[[InboundMessage], object]  # called for each message that expired
     meter: MetricsRecorder
     now: Callable[[], datetime]
-    links: AccountLinkStore
+    links: SqlAccountLinks
     scope_lock: ScopeLock
     redactor: SecretRedactor
     isolation: str

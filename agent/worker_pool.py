@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
 
@@ -24,16 +24,11 @@ from agent.locks import KeyLocks, WorkerSlots
 from agent.turn import RunningTurn, RunningTurns, TurnPhases
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
-from gateway.ports import (
-    TURN_SPAN,
-    InboxRow,
-    Journal,
-    MessageOutcome,
-    MetricsRecorder,
-    Suspect,
-    TraceSpan,
-    TurnLease,
-)
+from gateway.ports import TURN_SPAN, InboxRow, MessageOutcome, MetricsRecorder, Suspect, TraceSpan, TurnLease
+
+if TYPE_CHECKING:
+    from gateway.store.journal import SqlJournal
+
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +68,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: SqlJournal,
         handler: TurnHandler,
         *,
         turns: RunningTurns,

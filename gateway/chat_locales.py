@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
@@ -11,7 +12,11 @@ from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.i18n import SLASH, ChatLanguage
 from gateway.i18n.languages import resolve_language
 from gateway.i18n.time_zones import is_zone
-from gateway.ports import ChatLocale, ChatOverride, MessageContext, PreferenceStore
+from gateway.ports import ChatLocale, ChatOverride, MessageContext
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlPreferences
+
 
 LANGUAGE, ZONE = "language", "timezone"  # names of choices
 PROFILE_ZONE = "profile_timezone"  # of the platform's profile or the browser, unless the user chose one
@@ -29,7 +34,7 @@ class ChatLocales:
 
     def __init__(
         self,
-        people: PreferenceStore,
+        people: SqlPreferences,
         *,
         language: str,
         is_language_set: bool = False,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import structlog
 from cachetools import TTLCache
@@ -19,7 +20,6 @@ from gateway.ports import (
     Channel,
     IntakeResult,
     IntakeVerdict,
-    Journal,
     MembershipChange,
     MessageContext,
     MetricsRecorder,
@@ -28,6 +28,10 @@ from gateway.ports import (
     TraceSpan,
 )
 from gateway.quarantine import Quarantine
+
+if TYPE_CHECKING:
+    from gateway.store.journal import SqlJournal
+
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +56,7 @@ class GatewayIntake:
     *newcomer* is called when the bot is added to or removed from a chat; *language* returns that of a chat.
     """
 
-    journal: Journal
+    journal: SqlJournal
     _: KW_ONLY
     context_of: Callable[[InboundMessage], MessageContext]
     admit: Admit

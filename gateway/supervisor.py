@@ -8,14 +8,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable, UserError
-from gateway.ports import Channel, MetricsRecorder, Store
+from gateway.ports import Channel, MetricsRecorder
 from gateway.ports.channel_support import ChannelShard, SupportsOneConnection, SupportsShards
 from gateway.ports.workers import ConnectionClaims
+
+if TYPE_CHECKING:
+    from gateway.store.sql_store import SqlStore
+
 
 log = structlog.get_logger(__name__)
 
@@ -262,7 +266,7 @@ async def _end(name: str, run: asyncio.Task[None]) -> None:
             log.error("channel.end_timed_out", channel=name, seconds=_END_TIMEOUT.total_seconds())
 
 
-async def run_prune_loop(store: Store, *others: Callable[[], Awaitable[int]]) -> None:
+async def run_prune_loop(store: SqlStore, *others: Callable[[], Awaitable[int]]) -> None:
     """Remove expired rows, and what *others* remove, at start and every few hours."""
     while True:
         try:
@@ -274,7 +278,7 @@ async def run_prune_loop(store: Store, *others: Callable[[], Awaitable[int]]) ->
         await asyncio.sleep(_PRUNE_INTERVAL.total_seconds())
 
 
-async def run_stamp_loop(store: Store) -> None:
+async def run_stamp_loop(store: SqlStore) -> None:
     """Stamp the store every 30 seconds in which something was committed."""
     while True:
         await asyncio.sleep(_STAMP_INTERVAL.total_seconds())

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from gateway.errors import FileUnavailable
-from gateway.ports import FileKind, FileStore, ScopeFile
+from gateway.ports import FileKind, ScopeFile
+
+if TYPE_CHECKING:
+    from gateway.store.files import SqlFiles
 
 
 class AttachmentStore:
     """The attachments of all scopes; a reference names its scope."""
 
-    def __init__(self, files: FileStore, now: Callable[[], datetime]) -> None:
+    def __init__(self, files: SqlFiles, now: Callable[[], datetime]) -> None:
         self._files = files
         self._now = now
 

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,7 +21,11 @@ from agent.attachments.file_names import format_size
 from agent.files.workspace_names import InvalidFileName, parse_name, parse_own_name
 from gateway.errors import ToolFailed
 from gateway.events import short_id
-from gateway.ports import FileKind, FileLimit, FilesFull, FileStore, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+
+if TYPE_CHECKING:
+    from gateway.store.files import SqlFiles
+
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +71,7 @@ class FileWorkspace:
     Methods raise InvalidFileName, FileTooLarge, OSError where the disk fails, and StoreUnavailable.
     """
 
-    store: FileStore
+    store: SqlFiles
     scope: str
     most_bytes: int
     now: Callable[[], datetime]
@@ -276,7 +281,7 @@ class FileWorkspace:
 class ScopeWorkspaces:
     """Gives each scope its own workspace, and expires deleted files in all of them."""
 
-    def __init__(self, store: FileStore, *, most_mb: int, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: SqlFiles, *, most_mb: int, now: Callable[[], datetime]) -> None:
         """Keep at most *most_mb* megabytes in each scope."""
         self._store = store
         self._most_bytes = most_mb * 1_000_000
@@ -293,7 +298,7 @@ class ScopeWorkspaces:
         return await self._store.expire(FileKind.DELETED, before=limit)
 
 
-async def merge_workspaces(store: FileStore, source: str, target: str) -> None:
+async def merge_workspaces(store: SqlFiles, source: str, target: str) -> None:
     """Give the workspace of *source* to *target*. Idempotent; hold the exclusive locks of both scopes.
 
     A file gets a number where *target* has another one of its name; equal files become one.

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from agent.attachments.file_facts import Fact, facts_in
 from agent.attachments.file_names import safe_name
 from agent.memory.storage.transcript_lines import decode
-from gateway.ports import Line, StoredTurn, TranscriptStore
+from gateway.ports import Line, StoredTurn
+
+if TYPE_CHECKING:
+    from gateway.store.transcripts import SqlTranscripts
+
 
 _LOOKED_THROUGH = 32 << 20  # bytes of older conversations
 _PAGE = 128  # turns
@@ -17,7 +22,7 @@ _PAGE = 128  # turns
 class ReceivedFiles:
     """Finds received files by name. *lines* are those of the current conversation, the last one last."""
 
-    def __init__(self, transcripts: TranscriptStore) -> None:
+    def __init__(self, transcripts: SqlTranscripts) -> None:
         self._transcripts = transcripts
 
     async def find(self, scope: str, name: str, lines: Iterable[Line]) -> Fact | None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.attachments.file_facts import TAINTED, UNTRUSTED
 from agent.importers.import_data import ImportedSession, ImportReportItem, Message
@@ -18,7 +18,11 @@ from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import encode, parse_time
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, short_id
-from gateway.ports import Line, MessageOutcome, SessionRow, StoredTurn, TranscriptStore, TurnRecord
+from gateway.ports import Line, MessageOutcome, SessionRow, StoredTurn, TurnRecord
+
+if TYPE_CHECKING:
+    from gateway.store.transcripts import SqlTranscripts
+
 
 _MAX_SUMMARISED_MESSAGES = 200  # in one record of consolidated messages
 _ARCHIVED = "archived"  # in the place of the transcript that follows
@@ -56,7 +60,7 @@ class ConversationImporter:
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     sessions: Callable[[], Awaitable[Sequence[SessionRow]]]
     append: Callable[[TurnRecord], Awaitable[None]]
-    transcripts: TranscriptStore
+    transcripts: SqlTranscripts
     now: Callable[[], datetime]
     disk: Disk
     is_dry: bool = False

@@ -6,8 +6,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from gateway.ports import HistoryRowStore, MarkKind
+from gateway.ports import MarkKind
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+
 
 _DIGEST_LENGTH = 32  # hex digits
 
@@ -15,7 +20,7 @@ _DIGEST_LENGTH = 32  # hex digits
 class ImportLedger:
     """Fingerprints of the items that were imported into one scope."""
 
-    def __init__(self, history: HistoryRowStore, scope: str, digests: Iterable[str], *, is_dry: bool) -> None:
+    def __init__(self, history: SqlHistory, scope: str, digests: Iterable[str], *, is_dry: bool) -> None:
         self._history, self._scope, self._is_dry = history, scope, is_dry
         self._known = set(digests)
 
@@ -33,7 +38,7 @@ class ImportLedger:
 class ImportLedgers:
     """The ledgers of one run, by scope; a dry run stores nothing."""
 
-    def __init__(self, history: HistoryRowStore, *, is_dry: bool) -> None:
+    def __init__(self, history: SqlHistory, *, is_dry: bool) -> None:
         self._history, self._is_dry = history, is_dry
         self._open: dict[str, ImportLedger] = {}
 

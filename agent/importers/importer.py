@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_data import (
@@ -29,7 +30,11 @@ from agent.memory.editing.text_operations import AddLines, apply
 from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, save_corrupt
-from gateway.ports import HISTORY_JSONL, DocumentStore, HistoryEntry, HistoryRowStore, NoteChange
+from gateway.ports import HISTORY_JSONL, DocumentStore, HistoryEntry, NoteChange
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+
 
 SOUL = "SOUL.md"
 _MAX_ATTEMPTS = 5
@@ -42,7 +47,7 @@ class MemoryImporter:
     home: Path
     system: str  # nanobot, autobot, openclaw
     documents: DocumentStore
-    history: HistoryRowStore
+    history: SqlHistory
     ledgers: ImportLedgers
     conversations: ConversationImporter
     now: Callable[[], datetime]

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from agent.llm.chat_model import ChatRequest
 from gateway.errors import ModelAbility, StoreUnavailable
-from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact, ModelFactStore
+from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact
+
+if TYPE_CHECKING:
+    from gateway.store.model_facts import SqlModelFacts
+
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +30,7 @@ class LearnedModels:
     """Facts about every model from its own answers, read from memory. A fact expires after 30 days."""
 
     def __init__(
-        self, store: ModelFactStore | None = None, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self, store: SqlModelFacts | None = None, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         """Keep facts in *store*; None = in memory alone."""
         self._store = store

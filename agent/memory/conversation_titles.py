@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -20,7 +21,12 @@ from agent.memory.messages.message_range import conversation
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider, outage_delay
 from gateway.events import SessionKey
-from gateway.ports import DocumentStore, Job, JobQueue, TurnRecordStore
+from gateway.ports import DocumentStore, Job
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.records import SqlTurnRecords
+
 
 log = structlog.get_logger(__name__)
 
@@ -43,10 +49,10 @@ class ConversationTitleJobs:
     """Handlers of the jobs that `StoredConversations.note_message` queues."""
 
     conversations: StoredConversations
-    records: TurnRecordStore
+    records: SqlTurnRecords
     reader: MessageReader
     documents: DocumentStore
-    jobs: JobQueue
+    jobs: SqlJobs
     model: ChatModel
     now: Callable[[], datetime]
 

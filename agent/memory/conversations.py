@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -27,17 +28,7 @@ from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, decode_lines, format_time, parse_time
 from gateway.events import SessionKey
-from gateway.ports import (
-    FileKind,
-    FileStore,
-    Job,
-    JobQueue,
-    PreferenceStore,
-    SessionRow,
-    StoredTurn,
-    TranscriptStore,
-    TurnRecordStore,
-)
+from gateway.ports import FileKind, Job, SessionRow, StoredTurn
 from gateway.ports.conversations import (
     LONGEST_TITLE,
     MOST_CONVERSATIONS,
@@ -46,8 +37,16 @@ from gateway.ports.conversations import (
     ConversationHits,
     ConversationInfo,
 )
-from gateway.ports.erasure import ErasureFilter, ErasureStore
+from gateway.ports.erasure import ErasureFilter
 from gateway.text import sanitize
+
+if TYPE_CHECKING:
+    from gateway.store.erasure import SqlErasure
+    from gateway.store.files import SqlFiles
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.records import SqlPreferences, SqlTurnRecords
+    from gateway.store.transcripts import SqlTranscripts
+
 
 log = structlog.get_logger(__name__)
 
@@ -71,13 +70,13 @@ class StoredConversations:
     """
 
     home: Path
-    files: FileStore
-    preferences: PreferenceStore
-    records: TurnRecordStore
-    turns: TranscriptStore
+    files: SqlFiles
+    preferences: SqlPreferences
+    records: SqlTurnRecords
+    turns: SqlTranscripts
     transcripts: SessionFileWriter
-    jobs: JobQueue
-    store: ErasureStore
+    jobs: SqlJobs
+    store: SqlErasure
     index: DerivedIndex
     reopen: Callable[[str], None]
     now: Callable[[], datetime]

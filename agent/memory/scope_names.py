@@ -7,12 +7,19 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from agent.memory.scopes import SHARED, list_scopes, quote, scope_folder
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import BYTES, DocumentChangeStore, FileStore, HistoryRowStore, SessionRow
+from gateway.ports import BYTES, SessionRow
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+    from gateway.store.files import SqlFiles
+    from gateway.store.history import SqlHistory
+
 
 _MOST_NAMED = 8
 _PERSONA = "SOUL.md"
@@ -39,9 +46,9 @@ async def find_scopes(
     home: Path,
     *,
     sessions: Sequence[SessionRow],
-    documents: DocumentChangeStore,
-    history: HistoryRowStore,
-    files: FileStore,
+    documents: SqlDocuments,
+    history: SqlHistory,
+    files: SqlFiles,
 ) -> list[str]:
     """Return the scopes with a conversation, documents, a history, files or a folder: people first, each by name.
 

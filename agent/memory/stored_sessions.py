@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from agent.memory.displayed_messages import DisplayedTurn, build_divider, order_messages, with_buttons
 from agent.memory.scopes import rebase_reference
 from agent.memory.storage.transcript_lines import TranscriptBlock, decode_lines, format_time, kind_of
 from gateway.events import SessionKey
-from gateway.ports import (
-    DisplayedMessage,
-    DisplayedPage,
-    InboxRow,
-    Journal,
-    Line,
-    Outbox,
-    SessionInfo,
-    StoredTurn,
-    TranscriptStore,
-    TurnRecordStore,
-    anchor_index,
-)
+from gateway.ports import DisplayedMessage, DisplayedPage, InboxRow, Line, SessionInfo, StoredTurn, anchor_index
+
+if TYPE_CHECKING:
+    from gateway.store.journal import SqlJournal
+    from gateway.store.outbox import SqlOutbox
+    from gateway.store.records import SqlTurnRecords
+    from gateway.store.transcripts import SqlTranscripts
+
 
 _TURNS_AT_ONCE = 200
 _FEWEST_TURNS = 20
@@ -34,7 +30,7 @@ class StoredSessions:
     """Implements `SessionReader`."""
 
     def __init__(
-        self, records: TurnRecordStore, transcripts: TranscriptStore, journal: Journal, outbox: Outbox
+        self, records: SqlTurnRecords, transcripts: SqlTranscripts, journal: SqlJournal, outbox: SqlOutbox
     ) -> None:
         self._records = records
         self._transcripts = transcripts

@@ -29,10 +29,11 @@ from agent.reminders.reminder import (
 )
 from gateway.errors import ToolFailed
 from gateway.events import Role
-from gateway.ports import Job, JobQueue
+from gateway.ports import Job
 
 if TYPE_CHECKING:  # a turn's tools have this class
     from agent.turn import Turn
+    from gateway.store.jobs import SqlJobs
 
 MOST_OF_PERSON = 50
 MOST_OF_CHAT = 200
@@ -45,7 +46,7 @@ class ReminderAccess:
 
     def __init__(
         self,
-        jobs: JobQueue,
+        jobs: SqlJobs,
         turn: Turn,
         now: Callable[[], datetime],
         taint: Callable[[], None] = lambda: None,

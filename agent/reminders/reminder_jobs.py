@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -32,15 +33,13 @@ from agent.reminders.reminder import (
 )
 from gateway.events import InboundMessage, MessageButton, Role, SessionKey, turn_id
 from gateway.i18n import translate
-from gateway.ports import (
-    AcceptOutcome,
-    Job,
-    JobQueue,
-    Journal,
-    MetricsRecorder,
-    PreferenceStore,
-    TurnRecordStore,
-)
+from gateway.ports import AcceptOutcome, Job, MetricsRecorder
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.journal import SqlJournal
+    from gateway.store.records import SqlPreferences, SqlTurnRecords
+
 
 log = structlog.get_logger(__name__)
 
@@ -57,10 +56,10 @@ _MOST_LISTS = 3
 class ReminderJobs:
     """Handlers of the jobs, and the number of fired reminders that are in flight."""
 
-    jobs: JobQueue
-    journal: Journal
-    records: TurnRecordStore
-    preferences: PreferenceStore
+    jobs: SqlJobs
+    journal: SqlJournal
+    records: SqlTurnRecords
+    preferences: SqlPreferences
     language: Callable[[SessionKey], str]
     has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
     zone: Callable[[str], str]  # of a memory scope

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.jobs.job_runner import Handler
@@ -17,7 +18,11 @@ from agent.tools.tool_questions import (
 )
 from gateway.events import ChatKind, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Job, Journal, TurnRecordStore
+from gateway.ports import Job
+
+if TYPE_CHECKING:
+    from gateway.store.journal import SqlJournal
+    from gateway.store.records import SqlTurnRecords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +30,8 @@ class LapsedQuestions:
     """Handlers of the jobs that end without an answer; the runner removes them afterwards."""
 
     approvals: ToolApprovals
-    journal: Journal
-    records: TurnRecordStore
+    journal: SqlJournal
+    records: SqlTurnRecords
     language: Callable[[SessionKey], str]
     has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
     now: Callable[[], datetime]

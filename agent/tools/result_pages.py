@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -12,7 +12,11 @@ from agent.attachments.file_facts import UNTRUSTED
 from agent.tools.sources import LONGEST_RESULT
 from agent.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
-from gateway.ports import FileKind, FileStore, Line
+from gateway.ports import FileKind, Line
+
+if TYPE_CHECKING:
+    from gateway.store.files import SqlFiles
+
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +31,7 @@ PageReader = Callable[[str, int], Awaitable[str]]  # (name, page)
 class ToolResultPages:
     """Stores results that are longer than a page, by the SHA-256 of their texts."""
 
-    def __init__(self, files: FileStore, now: Callable[[], datetime]) -> None:
+    def __init__(self, files: SqlFiles, now: Callable[[], datetime]) -> None:
         self._files = files
         self._now = now
 

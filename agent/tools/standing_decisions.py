@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from agent.tools.tool_questions import ToolQuestion, format_subject
 from gateway.events import SessionKey, short_id
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
-from gateway.ports import Job, JobQueue
+from gateway.ports import Job
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+
 
 STANDING_DECISION = "tool_decision"
 DURATION = timedelta(days=30)  # of a yes
@@ -77,7 +82,7 @@ def decision_job(decision: StandingDecision, scope: str) -> Job:
 class StandingDecisions:
     """The decisions that hold now."""
 
-    def __init__(self, jobs: JobQueue) -> None:
+    def __init__(self, jobs: SqlJobs) -> None:
         self._jobs = jobs
 
     async def read(self, scope: str, key: SessionKey, account: str) -> Sequence[tuple[StandingDecision, Job]]:

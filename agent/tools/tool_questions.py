@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
 
@@ -29,7 +29,12 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
-from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder, PartState
+from gateway.ports import AcceptOutcome, Job, MetricsRecorder, PartState
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.journal import SqlJournal
+
 
 TOOL_QUESTION = "tool_question"
 TOOL_DENIAL = "tool_denial"
@@ -197,7 +202,7 @@ def allowed_message(question: ToolQuestion, now: datetime) -> InboundMessage:
 class ToolApprovals:
     """The questions that wait, and the decisions about them. One object serves a gateway: it notes the denials."""
 
-    def __init__(self, jobs: JobQueue, journal: Journal, meter: MetricsRecorder) -> None:
+    def __init__(self, jobs: SqlJobs, journal: SqlJournal, meter: MetricsRecorder) -> None:
         self._jobs = jobs
         self._journal = journal
         self._meter = meter

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
 
@@ -22,13 +22,16 @@ from gateway.ports.access import (
     AccessEntry,
     AccessListing,
     AccessStatus,
-    AccessStore,
     DecisionActor,
     DecisionOutcome,
     DecisionRefused,
     PersonAccess,
     PersonQuota,
 )
+
+if TYPE_CHECKING:
+    from gateway.store.access import SqlAccess
+
 
 T = TypeVar("T", int, float)
 
@@ -40,7 +43,7 @@ class PersonQuotas:
     again when one of them changes a note (docs/adr/0080-claims.md).
     """
 
-    def __init__(self, access: AccessStore) -> None:
+    def __init__(self, access: SqlAccess) -> None:
         self._access = access
 
     def of(self, accounts: Iterable[PlatformAccount]) -> PersonQuota:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gateway.admission import NO_FACTS, AdmissionFacts, AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundMessage, PlatformAccount
-from gateway.ports.access import CODE, AccessEntry, AccessListing, AccessStatus, AccessStore
+from gateway.ports.access import CODE, AccessEntry, AccessListing, AccessStatus
+
+if TYPE_CHECKING:
+    from gateway.store.access import SqlAccess
+
 
 _LETS_IN = frozenset({AccessStatus.ALLOWED, AccessStatus.PAIRED})
 _NOBODY: frozenset[str] = frozenset()
@@ -33,7 +38,7 @@ class AccessRoster:
 
     def __init__(
         self,
-        access: AccessStore,
+        access: SqlAccess,
         policies: Mapping[str, AdmissionPolicy],
         kinds: Mapping[str, str],
         *,

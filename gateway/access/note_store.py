@@ -10,10 +10,14 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.events import short_id
-from gateway.ports.access import AccessChange, AccessStore
+from gateway.ports.access import AccessChange
+
+if TYPE_CHECKING:
+    from gateway.store.access import SqlAccess
+
 
 DAY = timedelta(days=1)
 TOLD = "told:"  # told:<channel>:<sender>: the sender got the reply of the day, in a direct message
@@ -53,7 +57,7 @@ def derive_reply_id(*parts: str) -> str:
 class NoteStore:
     """Notes by name and by prefix. Hold `lock` to read, decide and write back."""
 
-    def __init__(self, access: AccessStore) -> None:
+    def __init__(self, access: SqlAccess) -> None:
         self.access = access
         self.lock = asyncio.Lock()
 

@@ -1,6 +1,6 @@
 """Caps on tool calls: calls of a kind per person and day. Usage rows in the journal are the source of truth.
 
-Several gateways on one database count in its tables (`SharedCapStore`). Memory then has the counts of the last call.
+Several gateways on one database count in its tables (`SqlSharedCaps`). Memory then has the counts of the last call.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from cachetools import LRUCache
@@ -15,17 +16,12 @@ from cachetools import LRUCache
 from gateway.events import PlatformAccount
 from gateway.i18n.time_zones import find_midnight
 from gateway.ports import MetricsRecorder, UsageRow
-from gateway.ports.caps import (
-    TOOL_CALLS,
-    CapChange,
-    CapQuery,
-    CountedEntry,
-    SharedCapCounts,
-    SharedCapStore,
-    TokenCount,
-    ToolAllowance,
-)
-from gateway.ports.journal import UsageReports
+from gateway.ports.caps import TOOL_CALLS, CapChange, CapQuery, CountedEntry, SharedCapCounts, TokenCount, ToolAllowance
+
+if TYPE_CHECKING:
+    from gateway.store.cap_counts import SqlSharedCaps
+    from gateway.store.usage import SqlUsage
+
 
 _MOST_CALLS = 10_000  # that are kept by their keys
 _LONGEST_DAY = timedelta(days=2)  # a clock that was set back by less does not begin another day
@@ -42,7 +38,7 @@ class ToolCallTracker:
         now: Callable[[], datetime],
         store_row: Callable[[UsageRow], None],
         meter: MetricsRecorder,
-        shared_caps: SharedCapStore | None = None,
+        shared_caps: SqlSharedCaps | None = None,
     ) -> None:
         """*limits* are by kind of tool, 0 = no limit; a call's row is handed to *store_row*.
 
@@ -58,7 +54,7 @@ class ToolCallTracker:
         self._counted: LRUCache[str, bool] = LRUCache(_MOST_CALLS)  # keys of calls
         self._until: datetime | None = None  # when the day ends
 
-    async def warm(self, usage: UsageReports) -> None:
+    async def warm(self, usage: SqlUsage) -> None:
         """Load today's counts; call it before the first turn. Raises StoreUnavailable."""
         self._until = find_midnight(self._now(), self._zone, days=1)
         self._calls.update(await usage.tool_calls(since=find_midnight(self._now(), self._zone)))
@@ -119,7 +115,7 @@ class ToolCallTracker:
 
     async def _count_shared(
         self,
-        shared_caps: SharedCapStore,
+        shared_caps: SqlSharedCaps,
         kind: str,
         accounts: Sequence[PlatformAccount],
         entry: CountedEntry | None = None,

@@ -14,7 +14,7 @@ those tokens.
 **Durability.** Usage rows and `cap_told` in the journal are the source of truth, read once at the start. This module
 writes nothing and keeps no more than the turns of ten minutes per person and chat.
 
-**Several gateways** on one database count in its tables (`SharedCapStore`). Memory then has the use
+**Several gateways** on one database count in its tables (`SqlSharedCaps`). Memory then has the use
 of this gateway alone. The rules are the same; they judge counts of all gateways, and are asked in the
 transaction that stores the turn or the reservation.
 """
@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from gateway.access.refusal_log import OtherRefusal, RefusalLog
@@ -41,15 +42,18 @@ from gateway.ports.caps import (
     CappedSender,
     CapQuery,
     CapReached,
-    CapUsageStore,
     CountedEntry,
     ExceededCap,
     Release,
     SharedCapCounts,
-    SharedCapStore,
     micro_dollars,
 )
 from gateway.ports.entry_points import operator_command
+
+if TYPE_CHECKING:
+    from gateway.store.cap_counts import SqlSharedCaps
+    from gateway.store.usage import SqlCapUsage
+
 
 COUNTED = frozenset({"answer", "transcription"})  # purposes of calls that a person waits for
 ANSWER_TOKENS = 1_000  # reserved for an answer
@@ -117,7 +121,7 @@ class UsageCapTracker:
         now: Callable[[], datetime],
         meter: MetricsRecorder,
         refusals: RefusalLog,
-        shared_caps: SharedCapStore | None = None,
+        shared_caps: SqlSharedCaps | None = None,
     ) -> None:
         """*limits* returns the limits of a sender in a chat; *shared_caps* has the counts of several gateways."""
         self._limits = limits
@@ -131,7 +135,7 @@ class UsageCapTracker:
         self._installation_limits: Mapping[CapKind, int] = {}
         self._elsewhere: dict[str, int] = {}  # the installation's use at other gateways, as the last decision saw it
 
-    async def warm(self, rows: CapUsageStore, *, installation_limits: Mapping[CapKind, int | None]) -> None:
+    async def warm(self, rows: SqlCapUsage, *, installation_limits: Mapping[CapKind, int | None]) -> None:
         """Load the counts of the journal; call it before the first turn. Raises StoreUnavailable."""
         self._installation_limits = {cap: limit for cap, limit in installation_limits.items() if limit}
         now = self._open_day()
@@ -277,7 +281,7 @@ class UsageCapTracker:
 
     async def _judge_shared(
         self,
-        shared_caps: SharedCapStore,
+        shared_caps: SqlSharedCaps,
         rules: tuple[CapRule, ...],
         turn: str,
         now: datetime,

@@ -11,15 +11,20 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.alerts.alert_messages import reason
 from gateway.alerts.alert_state import Observation
 from gateway.errors import FailureCause, LoginRefused, UserError
 from gateway.events import SessionKey, short_turn_id
-from gateway.ports import Alert, AlertStore, DelayedDelivery
+from gateway.ports import Alert, DelayedDelivery
 from gateway.ports.caps import CapAllowance
 from gateway.quarantine import list_events
 from gateway.store_watcher import StoreWatcher
+
+if TYPE_CHECKING:
+    from gateway.store.alerts import SqlAlerts
+
 
 DOWN_AFTER = timedelta(minutes=5)
 STORE_AFTER = timedelta(seconds=30)  # a server that restarts is no outage
@@ -195,7 +200,7 @@ def find_unpriced_models(
         yield Observation(cause="unpriced", happened=len(new), line="alerts.unpriced", fields=fields, mark=mark)
 
 
-async def find_dead_letters(causes: Mapping[str, Alert], *, store: AlertStore) -> Sequence[Observation]:
+async def find_dead_letters(causes: Mapping[str, Alert], *, store: SqlAlerts) -> Sequence[Observation]:
     """Return new dead letters. Those that existed before the first check are not reported."""
     known = causes.get("given-up")
     letters, mark = await store.given_up(known.mark if known else "")

@@ -14,10 +14,12 @@ import structlog
 from gateway.alerts.alert_messages import WebhookOrigin
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import AlertStore, MetricsRecorder, WebhookPost
+from gateway.ports import MetricsRecorder, WebhookPost
 
 if TYPE_CHECKING:
     import httpx
+
+    from gateway.store.alerts import SqlAlerts
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +41,7 @@ class AlertWebhook:
     """
 
     url: str
-    store: AlertStore
+    store: SqlAlerts
     _: KW_ONLY
     origin: WebhookOrigin
     is_writable: Callable[[], bool]  # the store's last measurement

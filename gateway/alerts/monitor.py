@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
@@ -24,7 +24,11 @@ from gateway.alerts.alert_state import (
 )
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import Alert, AlertStore, Channel, MetricsRecorder
+from gateway.ports import Alert, Channel, MetricsRecorder
+
+if TYPE_CHECKING:
+    from gateway.store.alerts import SqlAlerts
+
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +61,7 @@ class AlertMonitor:
 
     def __init__(
         self,
-        store: AlertStore,
+        store: SqlAlerts,
         sources: Mapping[str, Source],
         audiences: AlertRecipients,
         *,

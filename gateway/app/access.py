@@ -32,19 +32,19 @@ from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.errors import ParlourError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
 from gateway.ports import (
-    AccountLinkStore,
     Channel,
     InboxRow,
     MembershipChange,
     MessageContext,
     SessionRow,
     SupportsSenderLookup,
-    TurnRecordStore,
     is_set_by_person,
 )
 from gateway.ports.access import AccessListing
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import entry_error
+from gateway.store.account_links import SqlAccountLinks
+from gateway.store.records import SqlTurnRecords
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
@@ -104,12 +104,12 @@ class AdmissionJudge:
         return decision
 
 
-def accounts_of(links: AccountLinkStore, account: PlatformAccount) -> Sequence[PlatformAccount]:
+def accounts_of(links: SqlAccountLinks, account: PlatformAccount) -> Sequence[PlatformAccount]:
     """Return all accounts, without teams, of the person to whom *account* belongs; () if not linked."""
     return [each.account.user for each in links.accounts(links.person(account))]
 
 
-def accounts_of_user(links: AccountLinkStore, user: PlatformAccount) -> Sequence[PlatformAccount]:
+def accounts_of_user(links: SqlAccountLinks, user: PlatformAccount) -> Sequence[PlatformAccount]:
     """Return all accounts, without teams, of the persons to whom *user* belongs in any team; () if not linked."""
     return [each.account.user for each in links.accounts_of_user(user)]
 
@@ -203,8 +203,8 @@ class OwnerChats:
     """
 
     roster: AccessRoster
-    records: TurnRecordStore
-    links: AccountLinkStore
+    records: SqlTurnRecords
+    links: SqlAccountLinks
     platforms: ChannelPlatforms
     is_open: Callable[[str], bool]
 

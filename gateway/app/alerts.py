@@ -29,9 +29,9 @@ from gateway.alerts.monitor import AlertRecipients
 from gateway.alerts.store_notifier import StoreNotifier
 from gateway.errors import ModelAbility
 from gateway.events import SessionKey
-from gateway.ports import AlertStore
 from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import package_version
+from gateway.store.alerts import SqlAlerts
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
@@ -48,7 +48,7 @@ class AlertServices:
     watch: AlertMonitor
     webhook: AlertWebhook | None
     store_notifier: StoreNotifier
-    store: AlertStore
+    store: SqlAlerts
 
     async def run(self) -> None:
         """Notify until cancelled."""

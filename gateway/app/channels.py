@@ -31,12 +31,12 @@ from gateway.ports import (
     Job,
     ReplyPolicies,
     ReplyPolicy,
-    Store,
 )
 from gateway.ports.channel_support import SupportsCommandPrefix
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverrides
+from gateway.store.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
@@ -171,7 +171,7 @@ class QuarantineRetrier:
     """Retries struck events once, and notifies the senders of events that were set aside."""
 
     intake: GatewayIntake
-    store: Store
+    store: SqlStore
     channels: Mapping[str, Channel]
     _: KW_ONLY
     judge: AdmissionRule

@@ -23,10 +23,11 @@ from gateway.app.context import ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports import AccountLinkStore, ChatOverride, MessageContext, ReplyPolicy
+from gateway.ports import ChatOverride, MessageContext, ReplyPolicy
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings.disabled_tools import disabled_tools
 from gateway.settings.settings_model import Settings, ToolRightsSettings
+from gateway.store.account_links import SqlAccountLinks
 
 if TYPE_CHECKING:  # what is off is not imported
     from agent.web.web_pages import WebPages
@@ -84,7 +85,7 @@ def build_locales(app: Runtime) -> ChatLocales:
 
 
 def build_scope_guess(
-    isolation: str, links: AccountLinkStore, platforms: ChannelPlatforms
+    isolation: str, links: SqlAccountLinks, platforms: ChannelPlatforms
 ) -> Callable[[SessionKey], tuple[str, ...]]:
     """Return the function that names the scopes that a chat without messages may belong to.
 

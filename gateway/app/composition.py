@@ -21,9 +21,9 @@ from gateway.app.usage import load_counts
 from gateway.errors import UserError
 from gateway.home_migration import open_home
 from gateway.ports.objects import ObjectStore
-from gateway.ports.store import Store
 from gateway.settings import Settings
 from gateway.store.objects import open_objects
+from gateway.store.sql_store import SqlStore
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ def _build_all(app: Runtime) -> None:
     _ = (app.recall, app.models, app.channels, app.pool, app.alerts, app.web, app.quarantine_retrier, app.operations)
 
 
-async def _adopt_earlier_files(app: Runtime, store: Store, objects: ObjectStore | None) -> None:
+async def _adopt_earlier_files(app: Runtime, store: SqlStore, objects: ObjectStore | None) -> None:
     """Take over what earlier releases have kept in files, before anything moves or removes them."""
     home, earlier = app.home.path, store.earlier_files
     adopting = (store.transcripts, store.documents, store.proposals, store.history, store.files)

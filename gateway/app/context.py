@@ -14,9 +14,10 @@ from agent.llm.chat_model import ChatModel
 from agent.tools.tool import Tool
 from gateway.admission import AdmissionPolicy
 from gateway.errors import SettingsError, UserError
-from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, Store, StoreLimits
+from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, StoreLimits
 from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
 from gateway.settings import InstalledPlugins, Settings
+from gateway.store.sql_store import SqlStore
 from gateway.web.metrics import PrometheusRecorder
 
 
@@ -86,7 +87,7 @@ def utc_now() -> datetime:
 @asynccontextmanager
 async def open_store(
     settings: Settings, *, has_served: bool, now: Callable[[], datetime] = utc_now
-) -> AsyncIterator[Store]:
+) -> AsyncIterator[SqlStore]:
     """Open the store that the scheme of `store.url` names, and close it on exit. Raises SettingsError.
 
     *has_served* is False in a process that opens the home for one command.
@@ -112,7 +113,7 @@ async def open_store(
         open_engine = entry_points[scheme].load()
     except ModuleNotFoundError as missing:
         raise SettingsError(f"store.url needs {missing.name}: {HOW_TO_INSTALL}") from missing
-    store: Store = await open_engine(settings.home, url, limits, now)
+    store: SqlStore = await open_engine(settings.home, url, limits, now)
     try:
         yield store
     finally:

@@ -23,11 +23,12 @@ from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.i18n.missing_abilities import describe_models
 from gateway.i18n.time_zones import find_midnight
-from gateway.ports import Channel, JobQueue
+from gateway.ports import Channel
 from gateway.ports.channel_support import SupportsLogin
 from gateway.ports.entry_points import program_version
 from gateway.quarantine import list_events
 from gateway.settings.channel_blocks import PAGE, TERMINAL
+from gateway.store.jobs import SqlJobs
 from gateway.store_watcher import DEADLINE, one_line
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def _parse_key(key: str) -> SessionKey:
         raise UserError(f"{error}; `parlour sessions list` lists them") from None
 
 
-async def count_orphaned_reminders(jobs: JobQueue, judge: AdmissionRule, now: datetime) -> Sequence[Mapping[str, Any]]:
+async def count_orphaned_reminders(jobs: SqlJobs, judge: AdmissionRule, now: datetime) -> Sequence[Mapping[str, Any]]:
     """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
     found = [each for each in reminders_in(await jobs.pending_of(REMIND)) if not each.is_fired]
     verdicts: dict[tuple[str, str], bool] = {}

@@ -16,8 +16,9 @@ from gateway.admission import LOCAL_OWNER
 from gateway.app.context import ChannelPlatforms
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job, Store
+from gateway.ports import Job
 from gateway.settings.channel_blocks import ALWAYS_THERE, PAGE
+from gateway.store.sql_store import SqlStore
 
 log = structlog.get_logger(__name__)
 
@@ -48,7 +49,7 @@ async def settle_scopes(
         ) from None
 
 
-async def join_local_accounts(store: Store, linker: AccountLinker, now: datetime) -> None:
+async def join_local_accounts(store: SqlStore, linker: AccountLinker, now: datetime) -> None:
     """Make the owner at this machine's page and terminal one person, as `/link` would; later starts change nothing.
 
     The older scope remains, with the memory and the conversations of both. Where other gateways may be at work, or the

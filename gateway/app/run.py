@@ -24,8 +24,8 @@ from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.runtime import Runtime
 from gateway.control.control_server import ControlServer
 from gateway.errors import WorkerReplaced
-from gateway.ports import Store
 from gateway.settings import Settings
+from gateway.store.sql_store import SqlStore
 from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit
 
@@ -168,7 +168,7 @@ async def _running(
     await asyncio.wait(tasks)
 
 
-async def _end_when_replaced(store: Store) -> None:
+async def _end_when_replaced(store: SqlStore) -> None:
     """Raise WorkerReplaced when other gateways have taken over the work of this one: its memory must end with it.
 
     It is no UserError: a service manager starts the gateway again.

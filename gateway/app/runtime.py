@@ -77,10 +77,11 @@ from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
-from gateway.ports import Channel, IntakeVerdict, MessageContext, PlatformTraits, SessionRow, Store
+from gateway.ports import Channel, IntakeVerdict, MessageContext, PlatformTraits, SessionRow
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import ChatOverrides, open_chats
+from gateway.store.sql_store import SqlStore
 from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
@@ -101,7 +102,7 @@ class Runtime:
     settings: Settings
     plugins: ExtraPlugins
     home: Home
-    store: Store
+    store: SqlStore
     meter: PrometheusRecorder
     unclean_stops: int  # crashes in a row before this start
     has_channels: bool  # False in a process that opens the home for one command

@@ -16,9 +16,10 @@ from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.access_control import PersonQuotas
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
-from gateway.ports import MetricsRecorder, Store, UsageRow
+from gateway.ports import MetricsRecorder, UsageRow
 from gateway.ports.caps import CapKind, CappedSender, Release, micro_dollars
 from gateway.settings.settings_model import CapSettings
+from gateway.store.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
@@ -58,7 +59,7 @@ def build_usage(app: Runtime) -> UsageServices:
     return UsageServices(caps, tool_calls, budget, JournalUsageRecorder(app.store, budget, caps, app.meter, now))
 
 
-async def load_counts(usage: UsageServices, store: Store, caps: CapSettings) -> None:
+async def load_counts(usage: UsageServices, store: SqlStore, caps: CapSettings) -> None:
     """Load what caps have counted until now; call it before the first turn. Raises StoreUnavailable."""
     limits = {CapKind.HOUSE_TOKENS: caps.tokens_per_day, CapKind.HOUSE_COST: _micros(caps.usd_per_day)}
     await usage.caps.warm(store.caps, installation_limits=limits)
@@ -112,7 +113,7 @@ class JournalUsageRecorder:
     however it ends.
     """
 
-    store: Store
+    store: SqlStore
     token_budget: TokenBudget
     caps: UsageCapTracker
     meter: MetricsRecorder

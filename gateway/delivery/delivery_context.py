@@ -9,16 +9,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import SystemRandom
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
 from gateway.backoff import exponential_delay
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports import Channel, MetricsRecorder, Outbox, in_english
+from gateway.ports import Channel, MetricsRecorder, in_english
 from gateway.text import weight
 from gateway.text.redaction import SecretRedactor
+
+if TYPE_CHECKING:
+    from gateway.store.outbox import SqlOutbox
+
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +90,7 @@ async def say_no_more(part: MessagePart) -> str:  # noqa: ARG001 - the signature
 class DeliveryContext:
     """The ports, options and shared state of all deliveries; one per gateway."""
 
-    outbox: Outbox
+    outbox: SqlOutbox
     meter: MetricsRecorder
     now: Callable[[], datetime]
     language: Callable[[SessionKey], str] = in_english  # of a chat

@@ -7,11 +7,9 @@ from gateway.ports.access import AccessChange as AccessChange
 from gateway.ports.access import AccessEntry as AccessEntry
 from gateway.ports.access import AccessStatus as AccessStatus
 from gateway.ports.access import AuditEntry as AuditEntry
-from gateway.ports.account_links import AccountLinkStore as AccountLinkStore
 from gateway.ports.account_links import LinkedAccount as LinkedAccount
 from gateway.ports.account_links import ScopeMove as ScopeMove
 from gateway.ports.alerts import Alert as Alert
-from gateway.ports.alerts import AlertStore as AlertStore
 from gateway.ports.alerts import NotificationState as NotificationState
 from gateway.ports.alerts import WebhookPost as WebhookPost
 from gateway.ports.channel import Channel as Channel
@@ -38,7 +36,6 @@ from gateway.ports.channel_support import SupportsReplay as SupportsReplay
 from gateway.ports.channel_support import SupportsSenderLookup as SupportsSenderLookup
 from gateway.ports.channel_support import SupportsSendTurns as SupportsSendTurns
 from gateway.ports.documents import DocumentChange as DocumentChange
-from gateway.ports.documents import DocumentChangeStore as DocumentChangeStore
 from gateway.ports.documents import DocumentState as DocumentState
 from gateway.ports.documents import DocumentStore as DocumentStore
 from gateway.ports.documents import ScopeDocument as ScopeDocument
@@ -51,7 +48,6 @@ from gateway.ports.files import BlobStore as BlobStore
 from gateway.ports.files import FileKind as FileKind
 from gateway.ports.files import FileLimit as FileLimit
 from gateway.ports.files import FilesFull as FilesFull
-from gateway.ports.files import FileStore as FileStore
 from gateway.ports.files import FileTotal as FileTotal
 from gateway.ports.files import ScopeFile as ScopeFile
 from gateway.ports.files import ScopeFileChange as ScopeFileChange
@@ -66,7 +62,6 @@ from gateway.ports.history import PRINTED_MARKS as PRINTED_MARKS
 from gateway.ports.history import RAW_JSONL as RAW_JSONL
 from gateway.ports.history import HistoryEntry as HistoryEntry
 from gateway.ports.history import HistoryRevs as HistoryRevs
-from gateway.ports.history import HistoryRowStore as HistoryRowStore
 from gateway.ports.history import HistoryStore as HistoryStore
 from gateway.ports.history import MarkKind as MarkKind
 from gateway.ports.history import NoteChange as NoteChange
@@ -79,12 +74,9 @@ from gateway.ports.journal import AcceptOutcome as AcceptOutcome
 from gateway.ports.journal import InboxRow as InboxRow
 from gateway.ports.journal import Job as Job
 from gateway.ports.journal import JobAdvance as JobAdvance
-from gateway.ports.journal import JobQueue as JobQueue
 from gateway.ports.journal import JobQueueStats as JobQueueStats
-from gateway.ports.journal import Journal as Journal
 from gateway.ports.journal import Line as Line
 from gateway.ports.journal import MessageOutcome as MessageOutcome
-from gateway.ports.journal import PreferenceStore as PreferenceStore
 from gateway.ports.journal import SessionRow as SessionRow
 from gateway.ports.journal import StoredRecord as StoredRecord
 from gateway.ports.journal import Suspect as Suspect
@@ -92,11 +84,9 @@ from gateway.ports.journal import TurnCommit as TurnCommit
 from gateway.ports.journal import TurnLease as TurnLease
 from gateway.ports.journal import TurnQuery as TurnQuery
 from gateway.ports.journal import TurnRecord as TurnRecord
-from gateway.ports.journal import TurnRecordStore as TurnRecordStore
 from gateway.ports.journal import TurnStep as TurnStep
 from gateway.ports.journal import TurnTrace as TurnTrace
 from gateway.ports.journal import UsageRow as UsageRow
-from gateway.ports.journal import UsageStore as UsageStore
 from gateway.ports.journal import is_set_by_person as is_set_by_person
 from gateway.ports.locales import ChatLocale as ChatLocale
 from gateway.ports.locales import LocaleProvider as LocaleProvider
@@ -121,19 +111,16 @@ from gateway.ports.metrics import TraceSpan as TraceSpan
 from gateway.ports.outbox import DelayedDelivery as DelayedDelivery
 from gateway.ports.outbox import LinkFinder as LinkFinder
 from gateway.ports.outbox import NullPreview as NullPreview
-from gateway.ports.outbox import Outbox as Outbox
 from gateway.ports.outbox import OutboxPart as OutboxPart
 from gateway.ports.outbox import PartState as PartState
 from gateway.ports.outbox import PendingDelivery as PendingDelivery
 from gateway.ports.outbox import Preview as Preview
 from gateway.ports.outbox import PreviewFactory as PreviewFactory
 from gateway.ports.proposals import MemoryProposal as MemoryProposal
-from gateway.ports.proposals import ProposalStore as ProposalStore
 from gateway.ports.setup import SetupQuestion as SetupQuestion
 from gateway.ports.setup import SupportsSetup as SupportsSetup
 from gateway.ports.store import BLANK_AFTER as BLANK_AFTER
 from gateway.ports.store import EXPIRES as EXPIRES
-from gateway.ports.store import Store as Store
 from gateway.ports.store import StoreLimits as StoreLimits
 from gateway.ports.transcripts import MIRROR as MIRROR
 from gateway.ports.transcripts import UNINDEX as UNINDEX
@@ -142,5 +129,4 @@ from gateway.ports.transcripts import StoredTurn as StoredTurn
 from gateway.ports.transcripts import StoredWindow as StoredWindow
 from gateway.ports.transcripts import TranscriptExtent as TranscriptExtent
 from gateway.ports.transcripts import TranscriptHead as TranscriptHead
-from gateway.ports.transcripts import TranscriptStore as TranscriptStore
 from gateway.ports.transcripts import anchor_index as anchor_index

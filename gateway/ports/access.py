@@ -63,25 +63,6 @@ class AccessChange:
     notices: tuple[OutboundMessage, ...] = ()  # sent with the change; ids "<d and 16 base32>.<row>"
 
 
-class AccessStore(Protocol):
-    """The durable roster: read from memory, since judging a message waits for nothing; changed before it counts."""
-
-    def members(self) -> Mapping[tuple[str, str], AccessEntry]:
-        """Return every effective decision by (channel, who), as a live view."""
-
-    def notes(self) -> Mapping[str, str]:
-        """Return the stored notes (the hash of a code, a count of tries) by name, as a live view."""
-
-    def edition(self) -> int:
-        """Return a number that grows with every change of `members`, so that what is derived can be kept."""
-
-    async def change(self, change: AccessChange) -> bool:
-        """Write *change* durably, then let it count; False, and nothing is written, when what it spends is gone."""
-
-    async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditEntry]:
-        """Return lines, the newest first; of one "channel:user_id" as decider or as whom it is about, if given."""
-
-
 class DecisionOutcome(StrEnum):
     """Outcome of a request about an account or chat."""
 

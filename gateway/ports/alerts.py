@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
-
-from gateway.events import OutboundMessage, SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,57 +56,3 @@ class AbandonedTurn:
     chat: str  # the session key, as text
     reason: str  # for the operator, from the platform or the gateway
     at: datetime
-
-
-class AlertStore(Protocol):
-    """Durable notification state, so that a gateway that restarts repeatedly does not repeat its notifications.
-
-    Several gateways on one database share it, so that each notification is sent by one of them.
-    """
-
-    gateway: str  # name of this one among several; "" = it is the only one
-
-    async def gateways(self) -> frozenset[str]:
-        """Return the names of the gateways that run."""
-
-    async def all(self) -> tuple[Alert, ...]:
-        """Return every cause that was ever noted, the latest trouble first."""
-
-    async def note(
-        self,
-        alert: Alert,
-        *,
-        before: Alert | None = None,
-        notices: Sequence[OutboundMessage] = (),
-        posts: Sequence[str] = (),
-        at: datetime,
-    ) -> bool:
-        """Store *alert* with its *notices* in the outbox and its *posts* in the queue, in one transaction.
-
-        Notices are deduplicated by id, so the call is idempotent. Of several gateways the first stores: return False,
-        without effect, if its cause is not stored as *before* any more.
-        """
-
-    async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
-        """Return the posts that are due, in order. A postponed post delays those behind it.
-
-        Of several gateways, only the one that got them has them for the next minute.
-        """
-
-    async def mark_posted(self, post: WebhookPost) -> None:
-        """Forget *post*: it arrived, or is given up."""
-
-    async def postpone(self, post: WebhookPost, until: datetime) -> None:
-        """Count an attempt that failed; the next is not before *until*."""
-
-    async def dead(self, notices: Collection[str]) -> frozenset[str]:
-        """Return the ids among *notices* that were dead-lettered."""
-
-    async def unreached_chats(self, since: datetime) -> frozenset[SessionKey]:
-        """Return the chats where a notice was dead-lettered *since* and no user has written afterwards."""
-
-    async def given_up(self, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
-        """Return the turns that lost data since the mark *after*, oldest first, and the next mark.
-
-        An empty mark returns no turns and the current mark. Notices to owners are not included.
-        """

@@ -131,7 +131,7 @@ class UsageCaps(Protocol):
     """Counts turns, tokens and money; durable counts are stored with the journal's commits.
 
     A gateway that has the database for itself counts in memory, and no method waits. Of several, each asks the
-    database (`SharedCapStore`); methods that do raise StoreUnavailable.
+    database (`SqlSharedCaps`); methods that do raise StoreUnavailable.
     """
 
     async def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
@@ -230,16 +230,6 @@ class CapUsage:
     notices: tuple[CapNotice, ...]
 
 
-class CapUsageStore(Protocol):
-    """Counts of caps that survive a restart: usage rows and sent notifications."""
-
-    async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
-        """Return the turns begun since *window*, what was spent since *day*, and the notified windows that run.
-
-        Only calls of *purposes* count. The query reads both windows by an index; it is meant for the start.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class TokenCount:
     """All that one or several gateways have spent under a name on the running day, and what their calls reserve.
@@ -293,23 +283,3 @@ class CapChange:
     tokens: tuple[TokenCount, ...] = ()
     entries: tuple[CountedEntry, ...] = ()
     notices: tuple[tuple[CapNotice, str], ...] = ()  # each with the turn that sends it
-
-
-class SharedCapStore(Protocol):
-    """Counts of caps over all gateways that share a database. Decisions are made one after the other.
-
-    Reservations of a gateway that is not listed any more do not count; the tokens that it has spent do.
-    """
-
-    async def start(self, bases: Sequence[CapChange]) -> None:
-        """Begin with the counts of the usage rows, unless another gateway counts already. Raises StoreUnavailable."""
-
-    async def judge(self, query: CapQuery, decide: Callable[[SharedCapCounts], tuple[CapChange | None, T]]) -> T:
-        """Read the counts, store the change that *decide* returns and return its result, in one exclusive transaction.
-
-        *decide* runs on another thread, and twice if the transaction is run again: it must change nothing. Raises
-        StoreUnavailable; then it is unknown whether the change was stored.
-        """
-
-    def post(self, change: CapChange) -> None:
-        """Store *change* soon; it is kept until it could be stored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -92,94 +92,6 @@ class DocumentStore(Protocol):
 
     async def epoch(self, scope: str) -> str:
         """Return a value that changes whenever something of *scope* is erased."""
-
-
-class DocumentChangeStore(DocumentStore, Protocol):
-    """The documents of every scope with all their changes.
-
-    Methods return when a write is durable, and raise StoreUnavailable otherwise. The files of the documents are a
-    mirror: each write leaves a debt for them in its own transaction.
-    """
-
-    async def change(
-        self,
-        scope: str,
-        texts: Mapping[str, TextChange],
-        *,
-        why: str,
-        by: str = "",
-        undoes: str = "",
-        after: int | None = None,
-        at: datetime | None = None,
-    ) -> DocumentChange | None:
-        """Replace several documents by one change; return None, with nothing changed, if one has another rev.
-
-        With *after*, the same happens unless that is the number of the newest change: versions that the texts were made
-        from are then as they were read.
-
-        If no text differs, nothing is stored, and the change that is returned has no id. A line that moves, or that
-        comes back by a change that *undoes* another, stays the same line for `source`.
-        """
-
-    @property
-    def change_count(self) -> int:
-        """Number of changes and epochs that this process has stored; it rises before their callers go on."""
-
-    async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
-        """Return the head of each of *scopes*, in one operation."""
-
-    async def texts(self, scope: str, number: int | None = None) -> Mapping[str, str]:
-        """Return the documents after the change *number*, by default the newest one, without empty ones."""
-
-    async def log(self, scope: str, *, limit: int, since: int = 0) -> Sequence[DocumentChange]:
-        """Return the newest changes with a higher number than *since*, the newest first."""
-
-    async def find(self, scope: str, id_: str) -> DocumentChange | None:
-        """Return the change whose id begins with *id_*; None when none or several do."""
-
-    async def changed_texts(self, scope: str, change: DocumentChange) -> Mapping[str, tuple[str, str]]:
-        """Return the texts of each document that *change* changed, before and after it; {} if it is not stored."""
-
-    async def source(self, scope: str, name: str, line: str) -> DocumentChange | None:
-        """Return the change that added *line* to *name*; None if the document does not have the line now."""
-
-    async def states(self, scope: str, *, since: int = 0, limit: int | None = None) -> Sequence[DocumentState]:
-        """Return the documents after every change with a higher number than *since*, the oldest first.
-
-        With *limit*, after the first of these changes alone. A state's texts are put together when it is asked for,
-        so that a caller who iterates has one state in memory.
-        """
-
-    async def replace(
-        self, states: Mapping[str, Iterable[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
-    ) -> bool:
-        """Replace all that is stored of each scope by its states, the oldest first, in one transaction.
-
-        Returns False, with nothing changed, if the newest change of a scope has not the number in *was* (0 = none). The
-        states keep the ids of their changes, and get the numbers behind that one. A scope without states is removed,
-        the others get *epoch*, unless it is empty.
-        """
-
-    async def set_epoch(self, scope: str, epoch: str) -> None:
-        """Note that something of *scope* is erased: every conversation of it takes a new snapshot."""
-
-    async def scopes(self) -> Sequence[str]:
-        """Return the scopes that have documents, changes or an epoch, sorted."""
-
-    async def stale_paths(self, scope: str | None = None) -> Sequence[StalePath]:
-        """Return the files beside transcripts that are to be written again, of *scope* or of all scopes."""
-
-    async def drop_stale_path(self, file: StalePath) -> None:
-        """Note that *file* was written again, unless it is stale once more since."""
-
-    async def owe_files(self, scope: str) -> None:
-        """Have every file of the scope's documents, and their repository, written again."""
-
-    async def is_adopted(self) -> bool:
-        """Return True if the files of an earlier release were stored."""
-
-    async def mark_adopted(self) -> None:
-        """Note that the files of an earlier release are stored."""
 
 
 def document_file(name: str) -> str:

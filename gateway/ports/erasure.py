@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
 from gateway.events import SessionKey
@@ -60,56 +59,6 @@ class ErasedWords(Protocol):
 
     def clear_proposal(self, erasures: Sequence[Job], proposal: MemoryProposal) -> MemoryProposal | None:
         """Return a proposal without the words; None if it is not to be stored."""
-
-
-class ErasureStore(Protocol):
-    """Takes texts and people out of the journal, beside running turns. Doing it twice is doing it once."""
-
-    def use(self, words: ErasedWords) -> None:
-        """Have every commit pass *words* from here on, while erasures of its scope are not done."""
-
-    async def begin(self, job: Job) -> None:
-        """Queue the job of an erasure, and return when no transaction runs that began before it.
-
-        From here on, until the job is finished, no transaction stores a record, job, document, history entry,
-        note, proposal, result or workspace file of its scope that did not pass its words, whichever gateway it is of.
-        """
-
-    async def at_work(self, reach: ErasureFilter) -> frozenset[str]:
-        """Return the ids of running turns and jobs within *reach*: they may still write erased data."""
-
-    async def is_in_use_elsewhere(self, scope: str) -> bool:
-        """Return True if another gateway runs a turn or a job of *scope*, which may store what it has read before."""
-
-    async def redact(self, reach: ErasureFilter, change: Redaction) -> int:
-        """Pass all texts of users, bot and models through *change*: inbox, steps, records, outbox, jobs, dead letters.
-
-        *change* is called with texts, lists and mappings; a message's text and files are in one mapping. Ids, keys and
-        states stay, so that no message is answered or sent twice. Return the number of changed rows.
-        """
-
-    async def drop_jobs(self, scope: str, *, spare: Collection[str] = ()) -> int:
-        """Remove the jobs of *scope* except those of the ids *spare*; return their number."""
-
-    async def unlink(self, *, person: str, keys: Collection[SessionKey]) -> None:
-        """Remove a person and their chats from the usage rows; the installation's totals stay right."""
-
-    async def anonymise(self, *, sender: str, keys: Collection[SessionKey]) -> None:
-        """Take the id and name of *sender* out of ended inbox rows of *keys*."""
-
-    async def drop_sessions(
-        self, keys: Collection[SessionKey], *, unused_since: datetime | None = None
-    ) -> frozenset[SessionKey]:
-        """Remove sessions that nothing is going on in, so that the next message begins a fresh one; return their keys.
-
-        With *unused_since*, only those whose last turn is older.
-        """
-
-    async def scrub(self) -> bool:
-        """Overwrite deleted rows in pages and log. Return False if a reader prevents it; call again later.
-
-        Other writes come between two pieces: half a megabyte of a file, a table of a server.
-        """
 
 
 Meant: TypeAlias = Callable[[str, bytes], bool]  # (channel, stored bytes)

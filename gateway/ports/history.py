@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
-
-from gateway.ports.journal import Line
 
 HISTORY_JSONL, RAW_JSONL = "history.jsonl", "raw.jsonl"
 HISTORY_MD = "HISTORY.md"  # stale when entries were changed; where they were added alone, only history.jsonl is
@@ -130,53 +128,3 @@ class HistoryStore(Protocol):
         marks: Mapping[MarkKind, Marks] | None = None,
     ) -> bool:
         """Change notes and marks together; return False, without effect, if a note is not what it was."""
-
-
-class HistoryRowStore(HistoryStore, Protocol):
-    """The history of every scope of a gateway.
-
-    Its files are a mirror: each change leaves debts for them in its own transaction.
-    """
-
-    async def raw_entries(self, scope: str) -> Sequence[HistoryEntry]:
-        """Return the entries whose messages no model has summarised yet."""
-
-    async def raw_messages(self, scope: str, entry: str) -> Sequence[Line]:
-        """Return the messages that are kept for this entry."""
-
-    async def dream_cursor(self, scope: str) -> int:
-        """Return the cursor of the last entry that Dream has processed."""
-
-    async def advance_dream(self, scope: str, cursor: int) -> None:
-        """Note that Dream has processed the entries up to *cursor*; it never goes back."""
-
-    async def scopes(self, *, with_news: bool = False) -> Sequence[str]:
-        """Return the scopes with a history; *with_news*: those with entries that Dream has not processed."""
-
-    async def rewrite(self, scope: str, change: Callable[[str, bytes], bytes]) -> int:
-        """Apply *change* to every entry, raw message and note; return the number of changed ones.
-
-        It gets the name of the file and a line of it, or the whole text of a note. Returned empty, these are removed.
-        *change* runs in a thread, and again for what was changed at the same time.
-        """
-
-    async def load(self, scope: str) -> ScopeHistory:
-        """Return all that is stored of a scope."""
-
-    async def replace(self, contents: Mapping[str, ScopeHistory], *, was: Mapping[str, ScopeHistory]) -> bool:
-        """Replace all that is stored of these scopes, in one transaction.
-
-        Return False, with nothing changed, unless each has what *was* says, as `load` returned it.
-        """
-
-    async def adopt(self, scope: str, contents: ScopeHistory) -> bool:
-        """Store *contents* if nothing was ever stored of the scope; return True if it was stored now."""
-
-    async def remove(self, scope: str) -> None:
-        """Remove all that is stored of a scope."""
-
-    async def is_adopted(self) -> bool:
-        """Return True if the histories in an earlier release's files were adopted."""
-
-    async def mark_adopted(self) -> None:
-        """Note that all histories of an earlier release's files are stored."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 FACTS_EXPIRE = timedelta(days=30)  # what was learned is tried again then: providers change
 
@@ -18,13 +16,3 @@ class ModelFact:
     name: str  # of an ability that it lacks, "window" or "calls_as_text"
     value: str = ""
     at: datetime  # when it was learned
-
-
-class ModelFactStore(Protocol):
-    """Facts of all gateways on one database."""
-
-    def facts(self) -> Mapping[tuple[str, str], ModelFact]:
-        """Return every stored fact by model and name, those of the past too. Served from memory."""
-
-    async def change(self, put: Sequence[ModelFact], remove: Sequence[tuple[str, str]] = ()) -> None:
-        """Store *put* and remove others by model and name, in one transaction. Raises StoreUnavailable."""

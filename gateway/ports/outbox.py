@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, SessionKey
+from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
 
 LinkFinder = Callable[[str], tuple[str, ...]]  # returns the addresses in a Markdown text that may be links, comparable
@@ -64,81 +64,6 @@ class DelayedDelivery:
     since: datetime  # the first wait
     until: datetime  # the next attempt
     reason: str  # for the operator
-
-
-class Outbox(Protocol):
-    """Durable deliveries, in order per chat. The same durability promise as the journal."""
-
-    def chats(self) -> AsyncIterator[SessionKey]:
-        """Yield each chat that has something to deliver: the last run's first, then as commits enqueue.
-
-        Who delivers a message asks for the next one of its chat.
-        """
-
-    async def next(self, key: SessionKey) -> PendingDelivery | None:
-        """Return the chat's oldest message with an unfinished part; previews never come out of here."""
-
-    async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
-        """Store the parts once and mark the first as sending; a second call returns the stored parts.
-
-        Stores and returns none of a message that was cancelled meanwhile, or whose words an erasure has changed.
-        """
-
-    async def sending(self, part: MessagePart) -> MessagePart | None:
-        """Mark *part* as sending, and return it as it is stored now, when that is durable; None if it was cancelled.
-
-        An erasure may have changed it since it was read: send what is returned.
-        """
-
-    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
-        """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""
-
-    async def mark_placed(self, part: MessagePart, message_id: str) -> None:
-        """Store the message id of the placeholder of *part*. Its state stays; after `cancel` it can still be filled."""
-
-    async def mark_uncertain(self, part: MessagePart, reason: str) -> None:
-        """Mark *part* as unknown."""
-
-    async def mark_unsent(self, part: MessagePart, reason: str) -> None:
-        """Mark *part* as pending again: it was certainly not sent."""
-
-    async def dead_letter(self, part: MessagePart, reason: str) -> None:
-        """Dead-letter *part* and the later parts of its message."""
-
-    async def question(self, turn: str) -> InboundMessage | None:
-        """Return the first message of *turn*; None if its words have expired."""
-
-    async def move(
-        self, message: OutboundMessage, part: MessagePart, parts: Sequence[MessagePart], question: InboundMessage
-    ) -> bool:
-        """Replace *part* and the later parts of *message* by *parts*, which go to another chat.
-
-        Returns False, without effect, if *part* is finished, or if an erasure changed *message* or *question*.
-        """
-
-    async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
-        """Store the turn's row 0 as sending, before its first send; a second call returns the stored row."""
-
-    async def cancel(self, turn: str) -> tuple[int, ...]:
-        """Cancel the turn's parts that are not yet sending; return the numbers of those shown."""
-
-    async def undelivered(self, key: SessionKey) -> tuple[PendingDelivery, ...]:
-        """Return everything of a chat that has not reached its end state, in order."""
-
-    async def messages_of(self, turn: str) -> tuple[PendingDelivery, ...]:
-        """Return the messages of *turn* with their parts, whatever has become of them; expired texts are empty."""
-
-    async def sent_message(self, key: SessionKey, message_id: str) -> OutboundMessage | None:
-        """Return the message that the chat of *key* shows as *message_id*; None if it is unknown.
-
-        Only the newest messages are searched. An expired text is empty.
-        """
-
-    async def messages_of_all(self, turns: Sequence[str]) -> Mapping[str, tuple[PendingDelivery, ...]]:
-        """Return `messages_of` of each of *turns*, read at once."""
-
-    async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
-        """Return the dead letters that are kept, grouped, those of the latest date first, *limit* groups at most."""
 
 
 class Preview(Protocol):

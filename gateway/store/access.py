@@ -1,4 +1,4 @@
-"""The Access port over the writer: the roster in memory, its rows, and the audit."""
+"""Access decisions over the writer: the roster in memory, its rows, and the audit."""
 
 from __future__ import annotations
 
@@ -66,32 +66,32 @@ def load(database: Database) -> AccessSnapshot:
 
 
 class SqlAccess:
-    """Implements `Access` over the writer."""
+    """The durable roster: read from memory, since judging a message waits for nothing; changed before it counts."""
 
     def __init__(self, engine: StoreEngine, snapshot: AccessSnapshot) -> None:
         self._engine = engine
         self._snapshot = snapshot
 
     def members(self) -> Mapping[tuple[str, str], AccessEntry]:
-        """Return every effective decision."""
+        """Return every effective decision by (channel, who), as a live view."""
         return MappingProxyType(self._snapshot.members)
 
     def notes(self) -> Mapping[str, str]:
-        """Return the stored notes."""
+        """Return the stored notes (the hash of a code, a count of tries) by name, as a live view."""
         return MappingProxyType(self._snapshot.notes)
 
     def edition(self) -> int:
-        """Return a number that grows with every change of `members`."""
+        """Return a number that grows with every change of `members`, so that what is derived can be kept."""
         return self._snapshot.edition
 
     async def change(self, change: AccessChange) -> bool:
-        """Write *change* durably, then let it count."""
+        """Write *change* durably, then let it count; False, and nothing is written, when what it spends is gone."""
         return await self._engine.writer.submit(
             lambda database: write(database, change), lambda done: self._adopt(change) if done else None
         )
 
     async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditEntry]:
-        """Return lines, the newest first."""
+        """Return lines, the newest first; of one "channel:user_id" as decider or as whom it is about, if given."""
         columns = (*(quote(about),) * 3, limit)
         found = await self._engine.writer.submit(lambda database: database.execute(_LINES, columns).fetchall())
         return [_read_line(each) for each in found]

@@ -1,4 +1,4 @@
-"""Accounts, persons, and moves between scopes (see the Links port)."""
+"""Which accounts are one person, and what has to move when that changes. The agent decides, the store remembers."""
 
 from __future__ import annotations
 
@@ -62,26 +62,29 @@ def load(database: Database) -> LinkSnapshot:
 
 
 class SqlAccountLinks:
-    """Implements `Links` over the writer."""
+    """Accounts and persons; read from memory, changed in one transaction each."""
 
     def __init__(self, engine: StoreEngine, snapshot: LinkSnapshot, choices: dict[str, dict[str, str]]) -> None:
-        """*choices* is the cache of the PreferenceStore port: a linked person's choices are merged in it."""
+        """*choices* is the cache of `SqlPreferences`: a linked person's choices are merged in it."""
         self._engine = engine
         self._snapshot = snapshot
         self._choices = choices
 
     def person(self, account: PlatformAccount) -> str:
-        """Return the person to whom *account* belongs."""
+        """Return the person to whom *account* belongs: the account's name, unless it was linked."""
         linked = self._snapshot.accounts.get(account.name)
         return linked.person if linked is not None else account.name
 
     def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
-        """Return the accounts of a person with several, the one that names the person first."""
+        """Return the accounts of a person with several, the one that names the person first; else ()."""
         found = [each for each in self._snapshot.accounts.values() if each.person == person]
         return tuple(sorted(found, key=lambda each: (each.account.name != person, each.at, each.account.name)))
 
     def accounts_of_user(self, user: PlatformAccount) -> tuple[LinkedAccount, ...]:
-        """Return the accounts of every linked person to whom *user* belongs; without a team, in any team."""
+        """Return the accounts of every linked person to whom *user* belongs.
+
+        Without a team, *user* is that user in any team, as in settings and owners' decisions.
+        """
         linked = self._snapshot.accounts
         persons = {each.person for each in linked.values() if user in (each.account, each.account.user)}
         if exact := linked.get(user.name):  # the id of a shortened name cannot be read back
@@ -104,14 +107,14 @@ class SqlAccountLinks:
         await self._engine.writer.submit(store, lambda _: self._snapshot.chats.update({columns[0]: account.name}))
 
     async def notes(self) -> Mapping[str, str]:
-        """Return the stored notes."""
+        """Return the stored notes by name."""
         found = await self._engine.writer.submit(
             lambda database: database.execute("SELECT name, value FROM link_note").fetchall()
         )
         return {unquote(name): unquote(value) for name, value in found}
 
     async def note(self, name: str, value: str, *, was: str) -> bool:
-        """Replace a note that is still *was*."""
+        """Replace a note (an offer, a count of tries) if its value is still *was* ("" = absent); else return False."""
 
         def change(database: Database) -> bool:
             found = database.execute("SELECT value FROM link_note WHERE name = ?", (quote(name),)).fetchone()
@@ -126,19 +129,25 @@ class SqlAccountLinks:
         return await self._engine.writer.submit(change)
 
     async def link(self, move: ScopeMove) -> bool:
-        """Make one person part of another."""
+        """Make the person *move.source* part of *move.target*: accounts, sessions, jobs, choices. Twice is once.
+
+        Returns False, without effect, while another gateway runs a job of one of them. Turns that run there run again.
+        """
         return await self._begin(move, _link)
 
     async def unlink(self, move: ScopeMove) -> bool:
-        """Make an account a person of its own."""
+        """Make *move.account* a separate person again and start new conversations for both persons. Idempotent.
+
+        Returns False as `link`.
+        """
         return await self._begin(move, _unlink)
 
     async def adopt(self, move: ScopeMove) -> None:
-        """Give data without a scope to *move.target*."""
+        """Give data without a scope to *move.target* and start new conversations there. Idempotent."""
         await self._begin(move, _adopt)
 
     async def moves(self) -> Sequence[ScopeMove]:
-        """Return the moves whose files may not have been moved yet."""
+        """Return the moves whose files may not have been moved yet, oldest first."""
         found = await self._engine.writer.submit(
             lambda database: database.execute("SELECT payload FROM move ORDER BY at, id").fetchall()
         )

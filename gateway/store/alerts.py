@@ -43,19 +43,22 @@ def load_alerts(database: Database) -> tuple[Alert, ...]:
 
 
 class SqlAlerts:
-    """Implements `AlertStore` over the writer."""
+    """Durable notification state, so that a gateway that restarts repeatedly does not repeat its notifications.
+
+    Several gateways on one database share it, so that each notification is sent by one of them.
+    """
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
         self.gateway = engine.owner if engine.worker.shares else ""
 
     async def gateways(self) -> frozenset[str]:
-        """Return the names of the listed workers."""
+        """Return the names of the gateways that run."""
         found = await self._engine.writer.submit(lambda database: database.execute(_GATEWAYS).fetchall())
         return frozenset(name for (name,) in found)
 
     async def all(self) -> tuple[Alert, ...]:
-        """Return every cause that was ever noted."""
+        """Return every cause that was ever noted, the latest trouble first."""
         return await self._engine.writer.submit(load_alerts)
 
     async def note(
@@ -67,7 +70,11 @@ class SqlAlerts:
         posts: Sequence[str] = (),
         at: datetime,
     ) -> bool:
-        """Store *alert* with its notices and posts, in one transaction."""
+        """Store *alert* with its *notices* in the outbox and its *posts* in the queue, in one transaction.
+
+        Notices are deduplicated by id, so the call is idempotent. Of several gateways the first stores: return False,
+        without effect, if its cause is not stored as *before* any more.
+        """
         row, now = (alert.cause, micros(alert.since), _write(alert)), micros(at)
 
         def store(database: Database) -> bool:
@@ -88,7 +95,10 @@ class SqlAlerts:
         return await self._engine.writer.submit(store, wake)
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
-        """Return the posts that are due, in order."""
+        """Return the posts that are due, in order. A postponed post delays those behind it.
+
+        Of several gateways, only the one that got them has them for the next minute.
+        """
         now, until = micros(due), micros(due + _POST_LEASE)
 
         def take(database: Database) -> list[Any]:
@@ -103,31 +113,34 @@ class SqlAlerts:
         )
 
     async def mark_posted(self, post: WebhookPost) -> None:
-        """Forget *post*."""
+        """Forget *post*: it arrived, or is given up."""
         await self._engine.writer.submit(
             lambda database: database.execute("DELETE FROM alert_post WHERE seq = ?", (post.seq,)).close()
         )
 
     async def postpone(self, post: WebhookPost, until: datetime) -> None:
-        """Count an attempt that failed."""
+        """Count an attempt that failed; the next is not before *until*."""
         arguments = (post.attempts + 1, micros(until), post.seq)
         change = "UPDATE alert_post SET attempts = ?, due_at = ? WHERE seq = ?"
         await self._engine.writer.submit(lambda database: database.execute(change, arguments).close())
 
     async def dead(self, notices: Collection[str]) -> frozenset[str]:
-        """Return which of *notices* were given up."""
+        """Return the ids among *notices* that were dead-lettered."""
         wanted = write_json(sorted(notices))
         found = await self._engine.writer.submit(lambda database: database.execute(_DEAD, (wanted,)).fetchall())
         return frozenset(turn for (turn,) in found)
 
     async def unreached_chats(self, since: datetime) -> frozenset[SessionKey]:
-        """Return the chats where a notice was dead-lettered and no user has written afterwards."""
+        """Return the chats where a notice was dead-lettered *since* and no user has written afterwards."""
         wanted = (micros(since), OURS)
         found = await self._engine.writer.submit(lambda database: database.execute(_UNHEARD, wanted).fetchall())
         return frozenset(read_key(key) for (key,) in found)
 
     async def given_up(self, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
-        """Return the turns that lost something since the mark *after*."""
+        """Return the turns that lost data since the mark *after*, oldest first, and the next mark.
+
+        An empty mark returns no turns and the current mark. Notices to owners are not included.
+        """
         return await self._engine.writer.submit(lambda database: _given_up(database, after))
 
 

@@ -74,7 +74,10 @@ class _PostedChanges:
 
 
 class SqlSharedCaps:
-    """Implements `SharedCapStore` over a writer whose transactions are exclusive."""
+    """Counts of caps over all gateways that share a database. Decisions are made one after the other.
+
+    Reservations of a gateway that is not listed any more do not count; the tokens that it has spent do.
+    """
 
     def __init__(self, writer: StoreWriter, worker: str) -> None:
         self._writer = writer
@@ -83,7 +86,7 @@ class SqlSharedCaps:
         self._posted.close()
 
     async def start(self, bases: Sequence[CapChange]) -> None:
-        """Begin with the counts of the usage rows, unless another gateway counts already."""
+        """Begin with the counts of the usage rows, unless another gateway counts already. Raises StoreUnavailable."""
 
         def begin(database: Database) -> None:
             if database.execute(_IS_COUNTED, (self._worker,)).fetchone() is None:
@@ -94,7 +97,11 @@ class SqlSharedCaps:
         await self._submit(begin)
 
     async def judge(self, query: CapQuery, decide: Callable[[SharedCapCounts], tuple[CapChange | None, T]]) -> T:
-        """Read the counts, store the change that *decide* returns and return its result."""
+        """Read the counts, store the change that *decide* returns and return its result, in one exclusive transaction.
+
+        *decide* runs on another thread, and twice if the transaction is run again: it must change nothing. Raises
+        StoreUnavailable; then it is unknown whether the change was stored.
+        """
 
         def operation(database: Database) -> T:
             change, result = decide(_read(database, query, self._worker))
@@ -105,7 +112,7 @@ class SqlSharedCaps:
         return await self._submit(operation)
 
     def post(self, change: CapChange) -> None:
-        """Store *change* soon."""
+        """Store *change* soon; it is kept until it could be stored."""
         if self._posted.add(change):
             return
         posted = self._posted = _PostedChanges()

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from gateway.errors import FileUnavailable
 from gateway.ports.documents import rev_of
-from gateway.ports.files import FileStore, ScopeFile
+from gateway.ports.files import ScopeFile
 from gateway.store.database import Database
+from gateway.store.files import SqlFiles
 from gateway.store.history import rev_of_note
 from gateway.store.row_codec import unquote
 from gateway.text.json_lines import decode_line
@@ -93,7 +94,7 @@ def check_tables(database: Database) -> TableCheck:
     return TableCheck(counts, [fault for fault in faults if fault.count])
 
 
-async def damaged_files(files: FileStore) -> AsyncIterator[tuple[str, ScopeFile, str]]:
+async def damaged_files(files: SqlFiles) -> AsyncIterator[tuple[str, ScopeFile, str]]:
     """Read every file; yield the scope, the file and the reason of each whose bytes are not what was stored."""
     for scope in await files.scopes():
         for file in await files.files(scope):

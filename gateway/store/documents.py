@@ -1,4 +1,4 @@
-"""The DocumentChangeStore port over the writer: documents line by line, changed by compare-and-set.
+"""Documents over the writer: line by line, changed by compare-and-set.
 
 Lines are compared outside the writer's thread; a change compares what it was made from with what is stored. Every
 statement names the scope. The row of `memory_scope` is locked by each change, so that numbers rise in their order.
@@ -108,7 +108,11 @@ class _StoredDocument:
 
 
 class SqlDocuments:
-    """See the DocumentChangeStore port."""
+    """The documents of every scope with all their changes.
+
+    Methods return when a write is durable, and raise StoreUnavailable otherwise. The files of the documents are a
+    mirror: each write leaves a debt for them in its own transaction.
+    """
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
@@ -157,7 +161,14 @@ class SqlDocuments:
         after: int | None = None,
         at: datetime | None = None,
     ) -> DocumentChange | None:
-        """Replace several documents by one change."""
+        """Replace several documents by one change; return None, with nothing changed, if one has another rev.
+
+        With *after*, the same happens unless that is the number of the newest change: versions that the texts were made
+        from are then as they were read.
+
+        If no text differs, nothing is stored, and the change that is returned has no id. A line that moves, or that
+        comes back by a change that *undoes* another, stays the same line for `source`.
+        """
         done = await self._change(scope, texts, why=why, by=by, undoes=undoes, after=after, at=at)
         return done[0] if done is not None else None
 
@@ -212,14 +223,14 @@ class SqlDocuments:
 
     @property
     def change_count(self) -> int:
-        """Number of changes by this process."""
+        """Number of changes and epochs that this process has stored; it rises before their callers go on."""
         return self._engine.document_changes
 
     def _count_change(self, _done: object) -> None:
         self._engine.document_changes += 1
 
     async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
-        """Return the heads of scopes."""
+        """Return the head of each of *scopes*, in one operation."""
         columns = (write_json([quote(each) for each in scopes]),)
 
         def read(database: Database) -> tuple[list[Any], list[Any]]:
@@ -239,20 +250,20 @@ class SqlDocuments:
         }
 
     async def texts(self, scope: str, number: int | None = None) -> Mapping[str, str]:
-        """Return the documents after a change."""
+        """Return the documents after the change *number*, by default the newest one, without empty ones."""
         after = 2**62 if number is None else number
         columns = (quote(scope), after, after)
         rows = await self._engine.writer.submit(lambda database: database.execute(_ALIVE_AT, columns).fetchall())
         return _texts(rows, after)
 
     async def log(self, scope: str, *, limit: int, since: int = 0) -> Sequence[DocumentChange]:
-        """Return the newest changes."""
+        """Return the newest changes with a higher number than *since*, the newest first."""
         columns = (quote(scope), since, limit)
         rows = await self._engine.writer.submit(lambda database: database.execute(_NEWEST, columns).fetchall())
         return list(map(_change, rows))
 
     async def find(self, scope: str, id_: str) -> DocumentChange | None:
-        """Return the change whose id begins so."""
+        """Return the change whose id begins with *id_*; None when none or several do."""
         if len(id_) < _SHORTEST or not (id_.isascii() and id_.isalnum()):
             return None
         columns = (quote(scope), *_beginning(id_.lower()))
@@ -260,7 +271,7 @@ class SqlDocuments:
         return _change(rows[0]) if len(rows) == 1 else None
 
     async def changed_texts(self, scope: str, change: DocumentChange) -> Mapping[str, tuple[str, str]]:
-        """Return the texts before and after a change."""
+        """Return the texts of each document that *change* changed, before and after it; {} if it is not stored."""
         lines, by_id = (quote(scope), change.number, change.number), (quote(scope), *_beginning(change.id))
 
         def read(database: Database) -> list[Any]:
@@ -276,7 +287,7 @@ class SqlDocuments:
         return {name: (before.get(name, ""), after.get(name, "")) for name in change.names}
 
     async def source(self, scope: str, name: str, line: str) -> DocumentChange | None:
-        """Return the change that added a line."""
+        """Return the change that added *line* to *name*; None if the document does not have the line now."""
         columns, wanted = (quote(scope), name), line.strip()
 
         def read(database: Database) -> Any:
@@ -291,7 +302,11 @@ class SqlDocuments:
         return _change(found) if found is not None else None
 
     async def states(self, scope: str, *, since: int = 0, limit: int | None = None) -> Sequence[DocumentState]:
-        """Return the documents after every change."""
+        """Return the documents after every change with a higher number than *since*, the oldest first.
+
+        With *limit*, after the first of these changes alone. A state's texts are put together when it is asked for,
+        so that a caller who iterates has one state in memory.
+        """
         columns = (quote(scope), since, 2**62 if limit is None else limit)
 
         def read(database: Database) -> tuple[list[Any], list[Any]]:
@@ -306,7 +321,12 @@ class SqlDocuments:
     async def replace(
         self, states: Mapping[str, Iterable[DocumentState]], *, was: Mapping[str, int], epoch: str = ""
     ) -> bool:
-        """Replace all that is stored of scopes."""
+        """Replace all that is stored of each scope by its states, the oldest first, in one transaction.
+
+        Returns False, with nothing changed, if the newest change of a scope has not the number in *was* (0 = none). The
+        states keep the ids of their changes, and get the numbers behind that one. A scope without states is removed,
+        the others get *epoch*, unless it is empty.
+        """
         rows = await asyncio.to_thread(
             lambda: {quote(scope): _write_states(quote(scope), each, was[scope]) for scope, each in states.items()}
         )
@@ -326,19 +346,19 @@ class SqlDocuments:
         return await self._engine.writer.submit(store, self._count_change)
 
     async def set_epoch(self, scope: str, epoch: str) -> None:
-        """Note that something is erased."""
+        """Note that something of *scope* is erased: every conversation of it takes a new snapshot."""
         columns = (quote(scope), quote(epoch))
         await self._engine.writer.submit(
             lambda database: database.execute(_SET_EPOCH, columns).close(), self._count_change
         )
 
     async def scopes(self) -> Sequence[str]:
-        """Return the scopes."""
+        """Return the scopes that have documents, changes or an epoch, sorted."""
         rows = await self._engine.writer.submit(lambda database: database.execute(_SCOPES).fetchall())
         return sorted(unquote(scope) for (scope,) in rows)
 
     async def stale_paths(self, scope: str | None = None) -> Sequence[StalePath]:
-        """Return the stale files."""
+        """Return the files beside transcripts that are to be written again, of *scope* or of all scopes."""
         engine = self._engine
         if scope is None and engine.path_changes_written == engine.path_changes and not engine.claims.is_shared:
             return ()
@@ -350,12 +370,12 @@ class SqlDocuments:
         return [StalePath(scope=unquote(each), path=path, changes=count) for each, path, count in rows]
 
     async def drop_stale_path(self, file: StalePath) -> None:
-        """Note that a file was written again."""
+        """Note that *file* was written again, unless it is stale once more since."""
         columns = (quote(file.scope), file.path, file.changes)
         await self._engine.writer.submit(lambda database: database.execute(_DROP_STALE, columns).close())
 
     async def owe_files(self, scope: str) -> None:
-        """Have every file of the documents written again."""
+        """Have every file of the scope's documents, and their repository, written again."""
 
         def owe(database: Database) -> None:
             names = [name for (name,) in database.execute(_NAMES, (quote(scope),)).fetchall()]
@@ -373,7 +393,7 @@ class SqlDocuments:
         return found is not None
 
     async def mark_adopted(self) -> None:
-        """Note that the files are stored."""
+        """Note that the files of an earlier release are stored."""
         await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
     def _cache(self, scope: str, document: ScopeDocument) -> None:

@@ -1,4 +1,4 @@
-"""The EarlierFileStore port: files in pieces, as PostgreSQL had them in releases before files were rows."""
+"""Earlier files: files in pieces, as PostgreSQL had them in releases before files were rows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,21 @@ _UNUSED = (
 
 
 class SqlEarlierFiles:
-    """The port over the writer of a PostgreSQL database."""
+    """The files of every scope. Raises StoreUnavailable as the journal does."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def exists(self) -> bool:
-        """Return False when they were dropped."""
+        """Return False when they were dropped, or the database never had them."""
         return await self._engine.writer.submit(_exists)
 
     async def state(self) -> tuple[str, bool]:
-        """Return the note, and True if turns have been answered."""
+        """Return what was noted of the files, and True if turns have been answered with this database.
+
+        It is "" without files, `adopting:<id>` while the home with this id has more than the database, and then
+        `stored:<id>`.
+        """
 
         def look(database: Database) -> tuple[str, bool]:
             database.execute("LOCK TABLE unused_object IN SHARE MODE").close()  # no gateway drops them before the end
@@ -43,7 +47,7 @@ class SqlEarlierFiles:
         return await self._engine.writer.submit(look)
 
     async def scopes(self) -> Sequence[str]:
-        """Return the scopes."""
+        """Return the scopes that have files."""
         rows = await self._engine.writer.submit(
             lambda database: database.execute("SELECT scope FROM scope ORDER BY scope").fetchall()
         )
@@ -58,7 +62,7 @@ class SqlEarlierFiles:
         ]
 
     async def read(self, scope: str, file: EarlierFile) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file."""
+        """Yield the bytes of a file that the database has."""
         columns, start = (quote(scope), quote(file.path)), 0
         while start < file.size:
             low = start
@@ -72,7 +76,7 @@ class SqlEarlierFiles:
                 start = begin + len(data)
 
     async def drop(self) -> None:
-        """Drop the tables."""
+        """Drop the tables; the objects that they name become unused."""
         await self._engine.writer.submit(drop_tables)
 
 

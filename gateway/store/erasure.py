@@ -66,17 +66,21 @@ _ANONYMOUS = "UPDATE inbox SET sender = '', payload = ? WHERE seq = ?"
 
 
 class SqlErasure:
-    """Forgets (see the Erasing port)."""
+    """Takes texts and people out of the journal, beside running turns. Doing it twice is doing it once."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     def use(self, words: ErasedWords) -> None:
-        """Have commits pass *words*."""
+        """Have every commit pass *words* from here on, while erasures of its scope are not done."""
         self._engine.erased_words = words
 
     async def begin(self, job: Job) -> None:
-        """Queue the job of an erasure, and wait for older transactions."""
+        """Queue the job of an erasure, and return when no transaction runs that began before it.
+
+        From here on, until the job is finished, no transaction stores a record, job, document, history entry,
+        note, proposal, result or workspace file of its scope that did not pass its words, whichever gateway it is of.
+        """
         columns, writer = encode_job(job), self._engine.writer
         await writer.submit(lambda database: put_job(database, columns))
         look = partial(writer.submit_exclusive, lambda connection: frozenset(connection.running_transactions()))
@@ -86,7 +90,7 @@ class SqlErasure:
             running &= await look()
 
     async def at_work(self, reach: ErasureFilter) -> frozenset[str]:
-        """Return the ids of running turns and jobs."""
+        """Return the ids of running turns and jobs within *reach*: they may still write erased data."""
         keys, scope = _keys(reach.keys), quote(reach.scope) if reach.scope is not None else None
 
         def look(database: Database) -> frozenset[str]:
@@ -97,7 +101,7 @@ class SqlErasure:
         return await self._engine.writer.submit(look)
 
     async def is_in_use_elsewhere(self, scope: str) -> bool:
-        """Return True if another gateway runs a turn or a job of *scope*."""
+        """Return True if another gateway runs a turn or a job of *scope*, which may store what it has read before."""
         engine = self._engine
         if not engine.claims.is_shared:
             return False
@@ -109,7 +113,11 @@ class SqlErasure:
         )
 
     async def redact(self, reach: ErasureFilter, change: Redaction) -> int:
-        """Put what was said through *change*, some rows at a time."""
+        """Pass all texts of users, bot and models through *change*: inbox, steps, records, outbox, jobs, dead letters.
+
+        *change* is called with texts, lists and mappings; a message's text and files are in one mapping. Ids, keys and
+        states stay, so that no message is answered or sent twice. Return the number of changed rows.
+        """
         keys, sender = _keys(reach.keys), quote(reach.sender)
         turns: frozenset[str] | None = None
         if reach.sender:
@@ -132,7 +140,7 @@ class SqlErasure:
         return changed
 
     async def drop_jobs(self, scope: str, *, spare: Collection[str] = ()) -> int:
-        """Remove every job of *scope* but *spare*."""
+        """Remove the jobs of *scope* except those of the ids *spare*; return their number."""
         kept = write_json([quote(each) for each in spare])
         return await self._engine.writer.submit(
             lambda db: (
@@ -144,7 +152,7 @@ class SqlErasure:
         )
 
     async def unlink(self, *, person: str, keys: Collection[SessionKey]) -> None:
-        """Take a person and their chats out of the usage rows."""
+        """Remove a person and their chats from the usage rows; the installation's totals stay right."""
         chats = _keys(keys)
 
         def change(database: Database) -> None:
@@ -155,7 +163,7 @@ class SqlErasure:
         await self._engine.writer.submit(change)
 
     async def anonymise(self, *, sender: str, keys: Collection[SessionKey]) -> None:
-        """Take the sender out of ended rows."""
+        """Take the id and name of *sender* out of ended inbox rows of *keys*."""
         given = (quote(sender), _keys(keys))
 
         def change(database: Database) -> None:
@@ -167,7 +175,10 @@ class SqlErasure:
     async def drop_sessions(
         self, keys: Collection[SessionKey], *, unused_since: datetime | None = None
     ) -> frozenset[SessionKey]:
-        """Remove idle sessions."""
+        """Remove sessions that nothing is going on in, so that the next message begins a fresh one; return their keys.
+
+        With *unused_since*, only those whose last turn is older.
+        """
         since = micros(unused_since) if unused_since is not None else 0
         columns = [write_key(key) for key in keys]
 
@@ -182,7 +193,10 @@ class SqlErasure:
         return await self._engine.writer.submit(drop)
 
     async def scrub(self) -> bool:
-        """Rebuild the file without what was deleted, and empty its log."""
+        """Overwrite deleted rows in pages and log. Return False if a reader prevents it; call again later.
+
+        Other writes come between two pieces: half a megabyte of a file, a table of a server.
+        """
         await self._engine.remove_objects()
         submit = self._engine.writer.submit_exclusive
         for part in await submit(lambda connection: connection.scrub_parts()):  # turns are stored between two of them

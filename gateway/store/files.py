@@ -1,4 +1,4 @@
-"""The FileStore port: a row for each file, and its bytes in pieces, in the scope's folder or in the object store.
+"""Files of scopes: a row for each file, and its bytes in pieces, in the scope's folder or in the object store.
 
 Each write of bytes has a new place, which is never written again. No reader meets half of a file, and removing a file
 never takes the bytes of another one. Small files are pieces in the transaction of their row. Of larger ones the bytes
@@ -120,7 +120,11 @@ class _NewBytes:
 
 
 class SqlFiles:
-    """See the FileStore port. The bytes of a *home* are in the folders of its scopes; None = in the database."""
+    """Files of scopes. A change is one transaction, and its bytes are durable before it.
+
+    The bytes of a *home* are in the folders of its scopes; None = in the database. Raises StoreUnavailable as the
+    journal does, OSError where the disk of the home fails.
+    """
 
     def __init__(self, engine: StoreEngine, home: Path | None) -> None:
         self._engine = engine
@@ -132,38 +136,38 @@ class SqlFiles:
         engine.remove_objects = self.remove_unused
 
     def use_objects(self, objects: ObjectStore) -> None:
-        """Keep large files in *objects* from now on."""
+        """Keep the bytes of large files in *objects* from now on, where they are not in the home."""
         self._objects = objects
         self._engine.remove_objects = self.remove_unused
 
     # -- reading -----------------------------------------------------------------------------------
 
     async def files(self, scope: str, *kinds: FileKind) -> Sequence[ScopeFile]:
-        """Return the files of some kinds."""
+        """Return the files of *kinds*, by kind and name; without kinds all files."""
         column = quote(scope)
         found = await (self._fetch(_LIST_KINDS, column, write_json(kinds)) if kinds else self._fetch(_LIST, column))
         return [_file(row) for row in found]
 
     async def find(self, scope: str, kind: FileKind, name: str) -> ScopeFile | None:
-        """Return one file."""
+        """Return one file; None if it does not exist."""
         found = await self._fetch(_FIND, quote(scope), kind, quote(name))
         return _file(found[0]) if found else None
 
     async def load(self, scope: str, file: ScopeFile) -> bytes | None:
-        """Return the verified bytes of a file."""
+        """Return the bytes of a file as it was read; None if they are gone, or are not what was stored."""
         try:
             return b"".join([piece async for piece in self.stream(scope, file)])
         except FileUnavailable:
             return None
 
     async def load_small(self, scope: str, kind: FileKind, names: Collection[str]) -> Mapping[str, bytes]:
-        """Return the bytes of several files."""
+        """Return the verified bytes of those of *names* that exist, which fit in memory together, in one query."""
         return verified_contents(
             await self._fetch(_SMALL, quote(scope), kind, write_json([quote(each) for each in names]))
         )
 
     async def stream(self, scope: str, file: ScopeFile) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file, and verify them."""
+        """Yield the bytes of a file; raise FileUnavailable before the last of them if they are not what was stored."""
         digest, size, last = hashlib.sha256(), 0, b""
         async for data in self._read(scope, file):
             if last:  # the last one is held back: without it, nobody takes a damaged file for a whole one
@@ -192,18 +196,21 @@ class SqlFiles:
                 yield bytes(data)
 
     async def totals(self, scope: str) -> Mapping[FileKind, FileTotal]:
-        """Return number and size by kind."""
+        """Return number and size of the scope's files by kind."""
         return _totals(await self._fetch(_TOTALS, quote(scope)))
 
     async def scopes(self, *kinds: FileKind) -> Sequence[str]:
-        """Return the scopes with files."""
+        """Return the scopes with files of *kinds*; without kinds those with any."""
         found = await (self._fetch(_SCOPES_OF, write_json(kinds)) if kinds else self._fetch(_SCOPES))
         return [unquote(scope) for (scope,) in found]
 
     # -- changing ----------------------------------------------------------------------------------
 
     async def change(self, scope: str, *changes: ScopeFileChange, limit: FileLimit | None = None) -> bool:
-        """Make all changes or none."""
+        """Make all *changes* in their order, or none and return False if a file is not as it was read.
+
+        Raises FilesFull if that would exceed *limit*.
+        """
         erasure_ids = "[]"
         while True:
             try:
@@ -243,7 +250,10 @@ class SqlFiles:
         return True
 
     async def put(self, scope: str, kind: FileKind, data: bytes, *, at: datetime, most: int = 0) -> ScopeFile:
-        """Store a file that is named by its digest."""
+        """Store a file that is named by its digest; one that is stored gets the later time.
+
+        With *most*, the oldest files of the kind beyond that number are removed.
+        """
         column, name = quote(scope), await _hash(data)
         gone: list[ScopeFile] = []
 
@@ -292,7 +302,11 @@ class SqlFiles:
         names: Collection[str] | None = None,
         before: datetime | None = None,
     ) -> int:
-        """Remove files."""
+        """Remove the files of *kinds*, without kinds of all; return their number.
+
+        With *names* only those, and with *before* only those that are older. Their bytes are gone then, too. Those in
+        an object store are removed before a purge ends, otherwise by `collect_garbage`.
+        """
         conditions, columns = [_OF_SCOPE], list[Any]([quote(scope)])
         if kinds:
             conditions, columns = [*conditions, "AND kind", LISTED], [*columns, write_json(kinds)]
@@ -316,11 +330,15 @@ class SqlFiles:
         return len(removed)
 
     async def expire(self, *kinds: FileKind, before: datetime) -> int:
-        """Remove older files of every scope."""
+        """Remove the older files of *kinds* in every scope; return their number."""
         return sum([await self.remove(scope, *kinds, before=before) for scope in await self.scopes(*kinds)])
 
     async def move(self, source: str, target: str, files: Mapping[ScopeFile, str] | None = None) -> None:
-        """Give files to another scope."""
+        """Give *files* of *source* to *target*, under these names; None = all, under their names.
+
+        A file that another one of the kind and name is in the place of is removed. Idempotent: those that *source*
+        has no more are skipped. Files move in several transactions: hold the exclusive locks of both scopes.
+        """
         given = dict(files) if files is not None else {each: each.name for each in await self.files(source)}
         every = list(given.items())
 
@@ -340,7 +358,10 @@ class SqlFiles:
 
     @asynccontextmanager
     async def keep_bytes(self) -> AsyncIterator[None]:
-        """Remove no bytes while the context is open; objects for an hour, if it is not closed."""
+        """Remove no bytes while the context is open: a backup reads them. Those who remove files do not wait.
+
+        No gateway that shares the database removes objects then, for at most an hour.
+        """
         self._held += 1
         self._released.clear()
         hold, submit = f"{_HOLD}{secrets.token_hex(8)}", self._engine.writer.submit
@@ -356,7 +377,7 @@ class SqlFiles:
                 self._engine.writer.submit_nowait(lambda database: database.execute(_END_HOLD, (hold,)).close())
 
     async def copy_objects(self, home: Path) -> Sequence[str]:
-        """Write the bytes that are in an object store into the folders of *home*."""
+        """Write the bytes that are in an object store into the folders of a home; return a line for each lost file."""
         if self._folders is not None:
             return ()
         copies, lost = DirectoryObjects(home, is_home=True), []
@@ -372,7 +393,10 @@ class SqlFiles:
         return lost
 
     async def collect_garbage(self) -> int:
-        """Remove bytes that no file has, unless a backup reads them."""
+        """Remove bytes that interrupted changes have left; return their number. Call it now and then.
+
+        Has no effect during a backup.
+        """
         return (await self._remove_unused() or 0) if not self._held else 0
 
     async def remove_unused(self) -> int:
@@ -411,7 +435,7 @@ class SqlFiles:
         return None if names is None else removed
 
     async def is_adopted(self) -> bool:
-        """Return True if the files of the folders are stored."""
+        """Return True if the files of the folders of an earlier release are stored."""
         return bool(await self._fetch("SELECT 1 FROM meta WHERE name = ?", _ADOPTED))
 
     async def mark_adopted(self) -> None:

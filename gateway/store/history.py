@@ -1,4 +1,4 @@
-"""The HistoryRowStore port over the writer: entries and raw messages as the bytes of their lines, notes as their texts.
+"""History over the writer: entries and raw messages as the bytes of their lines, notes as their texts.
 
 Every statement names the scope. The row in `history` has the last cursor and is locked before one is assigned, so that
 cursors rise in the order in which their transactions commit, on PostgreSQL too.
@@ -101,7 +101,10 @@ _TEXT_ROWS = (
 
 
 class SqlHistory:
-    """See the HistoryRowStore port."""
+    """The history of every scope of a gateway.
+
+    Its files are a mirror: each change leaves debts for them in its own transaction.
+    """
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
@@ -142,21 +145,21 @@ class SqlHistory:
         return HistoryRevs(entries=entries, keys=keys, notes={unquote(name): rev for name, rev in notes})
 
     async def raw_entries(self, scope: str) -> Sequence[HistoryEntry]:
-        """Return the entries without a summary."""
+        """Return the entries whose messages no model has summarised yet."""
         return _entries(await self._fetch(_RAW_ENTRIES, (quote(scope),)))
 
     async def raw_messages(self, scope: str, entry: str) -> Sequence[Line]:
-        """Return the messages of an entry."""
+        """Return the messages that are kept for this entry."""
         lines = [decode_line(bytes(body)) for (body,) in await self._fetch(_RAWS, (quote(scope), quote(entry)))]
         return [line["message"] for line in lines if line and line.get("message")]
 
     async def dream_cursor(self, scope: str) -> int:
-        """Return Dream's cursor."""
+        """Return the cursor of the last entry that Dream has processed."""
         found = await self._fetch("SELECT dream_cursor FROM history WHERE scope = ?", (quote(scope),))
         return found[0][0] if found else 0
 
     async def advance_dream(self, scope: str, cursor: int) -> None:
-        """Move Dream's cursor forward."""
+        """Note that Dream has processed the entries up to *cursor*; it never goes back."""
         column = quote(scope)
 
         def advance(database: Database) -> None:
@@ -172,7 +175,7 @@ class SqlHistory:
         await self._change(advance)
 
     async def scopes(self, *, with_news: bool = False) -> Sequence[str]:
-        """Return the scopes with a history."""
+        """Return the scopes with a history; *with_news*: those with entries that Dream has not processed."""
         return [unquote(scope) for (scope,) in await self._fetch(_SCOPES, (int(with_news),))]
 
     async def note_names(self, scope: str) -> Sequence[str]:
@@ -206,7 +209,11 @@ class SqlHistory:
         return await self._store_cleared(scope, notes, _clear_notes, write)
 
     async def rewrite(self, scope: str, change: Callable[[str, bytes], bytes]) -> int:
-        """Apply *change* to every entry, raw message and note."""
+        """Apply *change* to every entry, raw message and note; return the number of changed ones.
+
+        It gets the name of the file and a line of it, or the whole text of a note. Returned empty, these are removed.
+        *change* runs in a thread, and again for what was changed at the same time.
+        """
         changed = 0
         for rows in _TEXT_ROWS:
             after = rows.first
@@ -225,7 +232,10 @@ class SqlHistory:
         return await self._engine.writer.submit(partial(_load, scope=quote(scope)))
 
     async def replace(self, contents: Mapping[str, ScopeHistory], *, was: Mapping[str, ScopeHistory]) -> bool:
-        """Replace all that is stored of scopes."""
+        """Replace all that is stored of these scopes, in one transaction.
+
+        Return False, with nothing changed, unless each has what *was* says, as `load` returned it.
+        """
 
         def put(database: Database) -> bool:
             columns = {quote(scope): scope for scope in sorted(contents)}  # in one order: other workers lock them too
@@ -242,7 +252,7 @@ class SqlHistory:
         return await self._change(put)
 
     async def adopt(self, scope: str, contents: ScopeHistory) -> bool:
-        """Store the contents of a scope that has none."""
+        """Store *contents* if nothing was ever stored of the scope; return True if it was stored now."""
         column = quote(scope)
 
         def adopt(database: Database) -> bool:
@@ -258,11 +268,11 @@ class SqlHistory:
         await self._change(lambda database: _remove(database, quote(scope)))
 
     async def is_adopted(self) -> bool:
-        """Return True if all histories are stored."""
+        """Return True if the histories in an earlier release's files were adopted."""
         return bool(await self._fetch("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)))
 
     async def mark_adopted(self) -> None:
-        """Note that all histories are stored."""
+        """Note that all histories of an earlier release's files are stored."""
         await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
     async def _change(self, operation: Callable[[Database], T]) -> T:

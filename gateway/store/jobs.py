@@ -1,4 +1,4 @@
-"""The JobQueue port: queueing, leasing, finishing and postponing background jobs."""
+"""Background jobs: queueing, leasing, finishing and postponing background jobs."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def _clear(words: ErasedWords, erasures: Sequence[Job], jobs: list[Job]) -> list
 
 
 class SqlJobs:
-    """Durable background work (see the Jobs port)."""
+    """Durable background work. A job that was due before a crash is due after it."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def put(self, job: Job) -> None:
-        """Queue *job*, once."""
+        """Queue *job*; the same id again changes nothing."""
 
         def put(database: Database, queued: list[Job]) -> None:
             for each in queued:
@@ -80,26 +80,26 @@ class SqlJobs:
         )
 
     async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
-        """Return jobs of *kinds* due at *now*, oldest first, leased until finished or put off."""
+        """Return jobs of *kinds* due at *now*, oldest first, each leased to this process until finished or put off."""
         owner, listed = self._engine.owner, write_json(list(kinds))
         return await self._engine.writer.submit(
             lambda database: _lease_jobs(database, owner, micros(now), listed, limit)
         )
 
     async def next_due(self, after: datetime, *, kinds: Collection[str]) -> datetime | None:
-        """Return when the first job of *kinds* becomes due after *after*."""
+        """Return when the first job of *kinds* becomes due that is not leased and due later than *after*."""
         (due_at,) = await self._engine.writer.submit(
             lambda database: database.execute(_NEXT_DUE, (micros(after), write_json(list(kinds)))).fetchone()
         )
         return moment(due_at) if due_at is not None else None
 
     async def pending_of(self, kind: str) -> tuple[Job, ...]:
-        """Return the unfinished jobs of *kind*, the earliest first."""
+        """Return the unfinished jobs of *kind* in every scope, due or not, the earliest first."""
         found = await self._engine.writer.submit(lambda database: database.execute(_PENDING_OF, (kind,)).fetchall())
         return tuple(read_job(columns) for columns in found)
 
     async def pending_in(self, scope: str) -> tuple[Job, ...]:
-        """Return the scope's unfinished jobs in the order they were queued."""
+        """Return the scope's unfinished jobs, due or not, in the order they were queued."""
         found = await self._engine.writer.submit(
             lambda database: database.execute(_PENDING, (quote(scope),)).fetchall(), group=scope
         )
@@ -113,7 +113,10 @@ class SqlJobs:
         )
 
     async def advance(self, job: Job, next_: Job | None) -> bool:
-        """Replace *job* with *next_*, or remove it; False, and no effect, if it was removed."""
+        """Replace *job* with *next_* in one transaction, or remove it; False, and no effect, if it was removed.
+
+        A job that was cancelled while it ran is therefore not queued again.
+        """
 
         def advance(database: Database, queued: list[Job]) -> bool:
             return advance_job(database, encode_advance(JobAdvance(job, *queued)))
@@ -136,7 +139,10 @@ class SqlJobs:
         counts: bool = True,
         payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make *job* due again after *delay*, its attempt counted if it *counts*, with another *payload* if given."""
+        """Make *job* due again after *delay*; its attempt is counted, unless it only had to wait for its turn.
+
+        *payload* replaces that of the job, if given.
+        """
         due_at = micros(self._engine.clock() + delay)
         data = None if payload is None else write_json(payload)
         await self._engine.writer.submit(

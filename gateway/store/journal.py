@@ -1,4 +1,8 @@
-"""The Journal port over the writer: encode, queue, wake."""
+"""The journal makes messages durable and commits each turn as one record: encode, queue, wake.
+
+Methods that write return when the write is durable, and raise StoreUnavailable, without effect, otherwise. Every
+method may be called again with the same arguments.
+"""
 
 from __future__ import annotations
 
@@ -65,20 +69,25 @@ def _clear(words: ErasedWords, erasures: Sequence[Job], commit: TurnCommit) -> T
 
 
 class SqlJournal:
-    """Inbox, lanes, tool steps and the commit (see the Journal port)."""
+    """Inbox, lanes, tool steps and the commit. One writer; many operations per transaction."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
         self._calls: dict[str, asyncio.TimerHandle | None] = {}  # running calls; None = the estimate is stored
 
     def now(self) -> datetime:
-        """Return the time by the store's clock."""
+        """Return the time by the clock that all gateways of the store go by."""
         return self._engine.clock()
 
     async def accept(
         self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"
     ) -> AcceptResult:
-        """Make *message* durable, once."""
+        """Make *message* durable, once.
+
+        Dedupe as docs/formats.md says: the logical key decides, event ids only where there is no
+        message id. A full backlog stores the row as refused and enqueues the one polite line, in *language*.
+        Raises UnreadableEvent for a message with an id of more than 512 bytes.
+        """
         engine = self._engine
         sent_at = micros(message.sent_at)
         new = inbox.encode(
@@ -104,7 +113,11 @@ class SqlJournal:
 
     @contextmanager
     def watch_messages(self, key: SessionKey, notify: Callable[[InboundMessage], None]) -> Iterator[None]:
-        """Call *notify* with each message that this worker accepts in *key* from its claim to the end of the block."""
+        """Call *notify* with each message for the queue of *key* that this gateway accepts during the block.
+
+        It is first called with those that were accepted between the claim and the block. One block per session at a
+        time. Messages that other gateways accept are not among them. *notify* must not raise.
+        """
         for message in self._engine.behind.get(key, ()):
             notify(message)
         self._engine.behind_turns[key] = notify
@@ -114,20 +127,27 @@ class SqlJournal:
             del self._engine.behind_turns[key]
 
     def ready_sessions(self) -> AsyncIterator[SessionKey]:
-        """Yield each key that has unclaimed lane rows."""
+        """Yield each key that has unclaimed lane rows: the backlog of the last run first, then as they come.
+
+        A key may be yielded again while it is being worked on; claim then returns None.
+        """
         return self._engine.lanes.stream()
 
     @property
     def earlier_controls(self) -> Mapping[int, SessionKey]:
-        """The control rows that the last run left open: chats by row number."""
+        """The control rows that the last run left open: chats by row number. They are the first of `control_rows`."""
         return self._engine.earlier_controls
 
     def control_rows(self) -> AsyncIterator[InboxRow]:
-        """Yield each control row as it is accepted."""
+        """Yield each control row (commands, buttons) as it is accepted, the last run's first."""
         return self._engine.controls.stream()
 
     async def claim(self, key: SessionKey) -> TurnLease | None:
-        """Claim the session's next turn. The claim of a cancelled call is released."""
+        """Claim the session's next turn. Return None if it has none, is leased, or the turn is a suspect.
+
+        Rows are stamped with the turn id before the call returns. Rows stamped by an earlier attempt are claimed again
+        with their steps. Merging follows `settings.agent.merge`: one sender's album, split paste or burst.
+        """
         engine = self._engine
         column, now = write_key(key), engine.now()
         future = engine.writer.submit(
@@ -160,12 +180,15 @@ class SqlJournal:
             self._engine.suspected.set()
 
     async def wait_suspect(self) -> None:
-        """Return when there may be a suspect to claim."""
+        """Return when there may be a suspect to claim: a turn or control row in flight at two unclean stops."""
         await self._engine.suspected.wait()
         self._engine.suspected.clear()
 
     async def claim_suspect(self, *, beside: int) -> Suspect | None:
-        """Claim the suspect with the fewest attempts. The claim of a cancelled call is released."""
+        """Claim the suspect with the fewest attempts, of all session queues and control rows.
+
+        Return None without suspects, or if the next one may not be in flight with *beside* other suspects.
+        """
         engine, now = self._engine, self._engine.now()
         future = engine.writer.submit(
             lambda database: session_queue.claim_suspect(
@@ -192,14 +215,17 @@ class SqlJournal:
             self._claimed(suspect.work.key, suspect.work)
 
     async def begin_trial(self, suspect: Suspect, answered: Collection[str]) -> bool:
-        """Store that *suspect* is on trial, unless an answer of the turns *answered* is being delivered."""
+        """Store that *suspect* is on trial, in place of any other: a crash from now on is charged to it.
+
+        Return False, and store nothing, while an answer of the turns *answered* is being delivered.
+        """
         turns, owner = tuple(answered), self._engine.owner
         return await self._engine.writer.submit(
             lambda database: suspects.begin_trial(database, owner, suspect.trial, turns)
         )
 
     async def end_trial(self) -> None:
-        """Store that nothing is on trial."""
+        """Store that nothing is on trial. Has no effect the second time."""
         owner = self._engine.owner
         await self._engine.writer.submit(lambda database: suspects.end_trial(database, owner))
 
@@ -209,7 +235,7 @@ class SqlJournal:
         return replace(lease, is_uncertain=True) if is_uncertain else lease
 
     async def acquit(self) -> None:
-        """Give back the attempt that the last run did not survive."""
+        """Give back the attempt that was running when the process before was killed: something else was in hand."""
         rows, self._engine.last_charged = self._engine.last_charged, ()
         if rows:
             await self._engine.writer.submit(lambda database: suspects.acquit(database, rows))
@@ -231,7 +257,10 @@ class SqlJournal:
             returned.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
-        """Add the sender's new messages to the running turn."""
+        """Add the sender's new messages to the running turn, stamped as in `claim`.
+
+        Returns () for a suspect.
+        """
         engine, column = self._engine, write_key(lease.key)
         return await engine.writer.submit(
             lambda database: session_queue.steer(database, lease, column, engine.owner, engine.limits),
@@ -239,7 +268,7 @@ class SqlJournal:
         )
 
     async def step(self, lease: TurnLease, *steps: TurnStep) -> None:
-        """Store steps, each once."""
+        """Store *steps* in one transaction; storing the same `n` again changes nothing. Raises LeaseLost."""
         engine, column = self._engine, write_key(lease.key)
         bodies = [(step, write_lines(step.lines, step.blobs)) for step in steps]
         await engine.writer.submit(
@@ -248,7 +277,11 @@ class SqlJournal:
         )
 
     async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
-        """Store the record, end its rows, enqueue outbound and jobs; happens even if the caller is cancelled."""
+        """Store the record, end its rows, enqueue outbound and jobs: one transaction, fenced by the lease.
+
+        Shielded from cancellation. Committing a turn that is committed returns the stored record
+        and changes nothing else. Raises LeaseLost when the lane has another owner.
+        """
         engine = self._engine
 
         def submit(new: EncodedCommit) -> asyncio.Future[CommitEffect]:
@@ -330,7 +363,7 @@ class SqlJournal:
             engine.queued_job.set()
 
     async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
-        """Commit a control row's record outside the lane."""
+        """Commit a control row's record outside the lane; idempotent by turn like commit."""
         committed: CommitEffect = await self._store(
             commit,
             lambda new: self._engine.writer.submit(
@@ -363,7 +396,7 @@ class SqlJournal:
         return committed is not None
 
     async def release(self, lease: TurnLease) -> None:
-        """Give the rows back to the lane, steps kept."""
+        """Give the rows back to the lane, steps kept; a chosen stop does not count as an attempt."""
         await self._release(lease)
 
     def _release(self, lease: TurnLease) -> asyncio.Future[None]:
@@ -375,7 +408,7 @@ class SqlJournal:
         )
 
     async def last_message_at(self, key: SessionKey) -> datetime | None:
-        """Return when the last message of a user was accepted in *key*."""
+        """Return when the last message of a user was accepted in *key*; None if that was over 30 days ago."""
         column = write_key(key)
         (at,) = await self._engine.writer.submit(
             lambda database: database.execute(inbox.LAST_MESSAGE, (column,)).fetchone(), group=key.parent
@@ -383,27 +416,35 @@ class SqlJournal:
         return moment(at) if at is not None else None
 
     async def session(self, key: SessionKey) -> SessionRow:
-        """Return the key's session, made when missing."""
+        """Return the key's session, created if missing, for records outside the session queue."""
         column, now = write_key(key), self._engine.now()
         return await self._engine.writer.submit(
             lambda database: session_queue.open_session(database, key, column, now, new_transcript), group=key.parent
         )
 
     async def waiting_rows(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
-        """Return the accepted lane rows of *key* that have not ended, in order."""
+        """Return the accepted lane rows of *key* that have not ended, in order, running ones included."""
         return await self._engine.writer.submit(
             lambda database: inbox.waiting_rows(database, write_key(key), quote(sender)), group=key.parent
         )
 
     async def drop(self, key: SessionKey, *, sender: str = "", before: int = sys.maxsize) -> int:
-        """End the unclaimed rows of *key* as stopped."""
+        """End the unclaimed rows of *key*, or those of one sender, as stopped; return their number.
+
+        Rows from the seq *before* on stay: those of messages that came after the one that stops others.
+        An unclaimed turn that had begun is not among them: it gets the step STOP_WANTED.
+        """
         now = self._engine.now()
         return await self._engine.writer.submit(
             lambda database: inbox.drop(database, write_key(key), quote(sender), before, now)
         )
 
     def calling(self, usage: UsageRow) -> None:
-        """Store an estimate unless the call ends within a moment."""
+        """Note a running model call: *usage* is an estimate, its `call` a unique name. Returns at once.
+
+        The note remains if a kill interrupts the call. It is written if the call takes longer than
+        `CALL_NOTED_AFTER`, and waits for another transaction for at most a quarter of a second.
+        """
 
         def note() -> None:
             columns = encode_usage(usage)
@@ -416,7 +457,10 @@ class SqlJournal:
         self._calls[usage.call] = timer
 
     def spend(self, usage: UsageRow) -> None:
-        """Store a usage row with the next batch, before any later commit."""
+        """Store a usage row with the next batch, before any later commit; returns at once.
+
+        One with a `call` takes the place of the estimate that `calling` may have stored.
+        """
         columns = encode_usage(usage)
         timer = self._calls.pop(usage.call, None)
         if timer is not None:  # nothing is stored yet that this row would replace
@@ -431,11 +475,14 @@ class SqlJournal:
         return await self._engine.writer.submit(lambda database: inspection.trace_turn(database, quote(reference)))
 
     async def find_turns(self, query: TurnQuery) -> tuple[TurnSummary, ...]:
-        """Return the turns that *query* names, the newest first."""
+        """Return the turns that *query* names among the newest 20,000, the newest first, running ones before."""
         return await self._engine.writer.submit(lambda database: inspection.find_turns(database, query))
 
     async def depth(self) -> Mapping[str, Any]:
-        """Return counters for /status, /readyz and metrics."""
+        """Return counters for /status, /readyz and metrics: queued, oldest_seconds, undelivered, dead, unwritten.
+
+        `commits` counts the transactions that were made durable since the start.
+        """
         now = self._engine.now()
         counted = await self._engine.writer.submit(lambda database: inspection.queue_depth(database, now))
         return counted | {"unclean_stops": self._engine.unclean_stops, "commits": self._engine.writer.commits}

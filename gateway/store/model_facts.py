@@ -1,4 +1,4 @@
-"""The ModelFacts port over the writer: a row per fact, all of them in memory."""
+"""Facts about models over the writer: a row per fact, all of them in memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def prune_facts(database: SharedDatabase, now: int) -> int:
 
 
 class SqlModelFacts:
-    """Implements `ModelFactStore` over the writer."""
+    """Facts of all gateways on one database."""
 
     def __init__(self, engine: StoreEngine, facts: FactsByName) -> None:
         """*facts* are the rows, which `SqlStore.adopt` replaces when another gateway has changed them."""
@@ -46,11 +46,11 @@ class SqlModelFacts:
         self._facts = facts
 
     def facts(self) -> Mapping[tuple[str, str], ModelFact]:
-        """Return every stored fact by model and name."""
+        """Return every stored fact by model and name, those of the past too. Served from memory."""
         return MappingProxyType(self._facts)
 
     async def change(self, put: Sequence[ModelFact], remove: Sequence[tuple[str, str]] = ()) -> None:
-        """Store *put* and remove others by model and name."""
+        """Store *put* and remove others by model and name, in one transaction. Raises StoreUnavailable."""
         rows = [(quote(each.model), each.name, quote(each.value), micros(each.at)) for each in put]
         gone = [(quote(model), name) for model, name in remove]
 

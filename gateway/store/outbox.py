@@ -1,4 +1,4 @@
-"""The Outbox port: messages in order per chat, their frozen parts, one state each."""
+"""The outbox: messages in order per chat, their frozen parts, one state each."""
 
 from __future__ import annotations
 
@@ -44,17 +44,20 @@ def _turn_of(id_: str) -> str:
 
 
 class SqlOutbox:
-    """Durable deliveries, in order per chat (see the Outbox port)."""
+    """Durable deliveries, in order per chat. The same durability promise as the journal."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     def chats(self) -> AsyncIterator[SessionKey]:
-        """Yield each chat that has something to deliver."""
+        """Yield each chat that has something to deliver: the last run's first, then as commits enqueue.
+
+        Who delivers a message asks for the next one of its chat.
+        """
         return self._engine.chats.stream()
 
     async def next(self, key: SessionKey) -> PendingDelivery | None:
-        """Return the chat's oldest message with an unfinished part."""
+        """Return the chat's oldest message with an unfinished part; previews never come out of here."""
         engine = self._engine
         if (cut := engine.cut.get(key)) is not None and cut.is_marked:
             return engine.cut.pop(key)
@@ -79,7 +82,10 @@ class SqlOutbox:
         return replace(found, is_marked=True)
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
-        """Store the parts once and mark the first as sending."""
+        """Store the parts once and mark the first as sending; a second call returns the stored parts.
+
+        Stores and returns none of a message that was cancelled meanwhile, or whose words an erasure has changed.
+        """
         now, adopted = self._engine.now(), self._engine.adopted
         cut = [(part, write_part(part)) for part in parts]
         return await self._engine.writer.submit(
@@ -87,7 +93,10 @@ class SqlOutbox:
         )
 
     async def sending(self, part: MessagePart) -> MessagePart | None:
-        """Mark *part* as sending, and return it as it is stored now; None if it was cancelled."""
+        """Mark *part* as sending, and return it as it is stored now, when that is durable; None if it was cancelled.
+
+        An erasure may have changed it since it was read: send what is returned.
+        """
         now = self._engine.now()
         stored = await self._engine.writer.submit(
             lambda database: mark_sending(database, part.id, now), group=_turn_of(part.id)
@@ -105,7 +114,7 @@ class SqlOutbox:
         )
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
-        """Store the message id of the placeholder of *part*."""
+        """Store the message id of the placeholder of *part*. Its state stays; after `cancel` it can still be filled."""
         await self._engine.writer.submit(
             lambda database: mark_placed(database, part.id, message_id), group=_turn_of(part.id)
         )
@@ -115,7 +124,7 @@ class SqlOutbox:
         await self._mark(part, PartState.UNKNOWN, reason)
 
     async def mark_unsent(self, part: MessagePart, reason: str) -> None:
-        """Mark *part* as pending again."""
+        """Mark *part* as pending again: it was certainly not sent."""
         await self._mark(part, PartState.PENDING, reason)
 
     async def _mark(self, part: MessagePart, state: PartState, reason: str) -> None:
@@ -136,7 +145,10 @@ class SqlOutbox:
     async def move(
         self, message: OutboundMessage, part: MessagePart, parts: Sequence[MessagePart], question: InboundMessage
     ) -> bool:
-        """Replace *part* and the later parts of *message* by *parts*, which go to another chat."""
+        """Replace *part* and the later parts of *message* by *parts*, which go to another chat.
+
+        Returns False, without effect, if *part* is finished, or if an erasure changed *message* or *question*.
+        """
         now = self._engine.now()
         cut = [(part_place(each.id)[1], write_part(each)) for each in parts]
         return await self._engine.writer.submit(
@@ -144,7 +156,7 @@ class SqlOutbox:
         )
 
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
-        """Write the turn's row 0 as sending, once."""
+        """Store the turn's row 0 as sending, before its first send; a second call returns the stored row."""
         engine, now, payload = self._engine, self._engine.now(), write_part(part)
         return await engine.writer.submit(
             lambda database: open_preview(database, lease, part, payload, engine.owner, now), group=lease.turn
@@ -170,7 +182,10 @@ class SqlOutbox:
         return await self._engine.writer.submit(lambda database: messages_of(database, turn))
 
     async def sent_message(self, key: SessionKey, message_id: str) -> OutboundMessage | None:
-        """Return the message that the chat of *key* shows as *message_id*; None if it is unknown."""
+        """Return the message that the chat of *key* shows as *message_id*; None if it is unknown.
+
+        Only the newest messages are searched. An expired text is empty.
+        """
         return await self._engine.writer.submit(lambda database: sent_message(database, key, message_id))
 
     async def messages_of_all(self, turns: Sequence[str]) -> Mapping[str, tuple[PendingDelivery, ...]]:
@@ -178,7 +193,7 @@ class SqlOutbox:
         return await self._engine.writer.submit(lambda database: {each: messages_of(database, each) for each in turns})
 
     async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
-        """Return the dead letters that are kept, by channel and reason, the latest first."""
+        """Return the dead letters that are kept, grouped, those of the latest date first, *limit* groups at most."""
         return await self._engine.writer.submit(lambda database: dead_groups(database)[:limit])
 
 

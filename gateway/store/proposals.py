@@ -1,4 +1,4 @@
-"""The ProposalStore port over the writer: a row for each change of memory that waits for a yes."""
+"""Proposals over the writer: a row for each change of memory that waits for a yes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _ADOPTED = "adopted_proposals"
 
 
 class SqlProposals:
-    """See the ProposalStore port."""
+    """The proposals of every scope. Methods return when a write is durable, and raise StoreUnavailable otherwise."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def put(self, scope: str, proposals: Sequence[MemoryProposal]) -> None:
-        """Store new proposals."""
+        """Store the proposals whose names are new, in one transaction."""
 
         def put(database: Database, changes: Sequence[MemoryProposal]) -> None:
             rows = [
@@ -47,24 +47,28 @@ class SqlProposals:
         await store_cleared(self._engine, scope, proposals, _clear, put)
 
     async def pending(self, scope: str, at: datetime) -> Sequence[MemoryProposal]:
-        """Return those that wait."""
+        """Return the proposals that have not expired at the time *at*, the oldest first."""
         columns = (quote(scope), micros(at))
         found = await self._engine.writer.submit(lambda database: database.execute(_PENDING, columns).fetchall())
         return [_read(row) for row in found]
 
     async def find_in_groups(self, name: str) -> Sequence[tuple[str, MemoryProposal]]:
-        """Return those of groups."""
+        """Return the proposals *name* of groups, each with its scope, expired ones too."""
         columns = (quote(name),)
         found = await self._engine.writer.submit(lambda database: database.execute(_IN_GROUPS, columns).fetchall())
         return [(unquote(scope), _read(row)) for scope, *row in found]
 
     async def replace(self, scope: str, old: MemoryProposal, new: MemoryProposal) -> bool:
-        """Replace one."""
+        """Replace the body of a proposal that is still *old*; return False if it is not."""
         column = quote(scope)
         return await self._engine.writer.submit(lambda database: _store_change(database, column, old, new))
 
     async def rewrite(self, scope: str, change: Callable[[MemoryProposal], MemoryProposal | None]) -> int:
-        """Change every one."""
+        """Replace the proposals of *scope*, expired ones too, by what *change* returns, and remove those without.
+
+        Returns the number of changed ones. *change* runs in a thread. It runs again for a proposal that was changed at
+        the same time.
+        """
         column, changed = quote(scope), 0
         while True:
             found = await self._engine.writer.submit(lambda database: database.execute(_OF_SCOPE, (column,)).fetchall())
@@ -81,12 +85,12 @@ class SqlProposals:
                 return changed
 
     async def remove(self, scope: str, name: str) -> None:
-        """Remove one."""
+        """Remove a proposal, if it exists."""
         columns = (quote(scope), quote(name))
         await self._engine.writer.submit(lambda database: database.execute(_REMOVE, columns).close())
 
     async def clear(self, scope: str) -> None:
-        """Remove all of a scope."""
+        """Remove every proposal of *scope*."""
         await self._engine.writer.submit(lambda database: database.execute(_CLEAR, (quote(scope),)).close())
 
     async def is_adopted(self) -> bool:
@@ -97,7 +101,7 @@ class SqlProposals:
         return found is not None
 
     async def mark_adopted(self) -> None:
-        """Note that the files are stored."""
+        """Note that the files of an earlier release are stored."""
         await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
 

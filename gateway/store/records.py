@@ -1,4 +1,4 @@
-"""The TurnRecordStore, PreferenceStore and ChannelState ports over the writer."""
+"""Turn records, preferences and the notes of channels, over the writer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def choosers(database: Database) -> dict[SessionKey, str]:
 
 
 class SqlTurnRecords:
-    """The TurnRecordStore port over the writer."""
+    """Committed turn records, and which of them are in no file yet."""
 
     def __init__(self, engine: StoreEngine, journal: SqlJournal) -> None:
         self._engine = engine
         self._journal = journal
 
     async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
-        """Return committed records that are in no file yet."""
+        """Return committed records that are in no file yet, in commit order, seq > *after*."""
         return await self._engine.writer.submit(
             lambda database: turn_commits.unwritten(database, after, limit, self._engine.has_chats(database))
         )
@@ -50,7 +50,10 @@ class SqlTurnRecords:
         self._engine.recorded.clear()
 
     def mark_written(self, seqs: Sequence[int]) -> None:
-        """Note that these records are in their files."""
+        """Note that these records are in their files: every later operation sees it, and a kill may undo it.
+
+        It is stored with the next transaction, which is a message's as a rule.
+        """
         gone = [(seq,) for seq in seqs]
         self._engine.writer.submit_nowait(
             lambda database: database.executemany("DELETE FROM unwritten WHERE seq = ?", gone).close(),
@@ -59,7 +62,10 @@ class SqlTurnRecords:
         )
 
     async def append(self, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> None:
-        """Commit lines that belong to no inbox row, and what is said beside them."""
+        """Commit lines that belong to no inbox row (pointer, mark, snapshot, delta, cut), and what is said beside them.
+
+        A record of this turn that is there already changes nothing.
+        """
         await self._journal.append(record, outbound)
 
     async def pending_notes(self, key: SessionKey, note: int) -> InboxRow | None:
@@ -77,19 +83,19 @@ class SqlTurnRecords:
         return await self._engine.writer.submit(session_queue.list_sessions)
 
     async def scope_of(self, key: SessionKey) -> str | None:
-        """Return the scope of a session."""
+        """Return the scope of the session *key*; None if it has no session."""
         found = await self._engine.writer.submit(
             lambda database: database.execute("SELECT scope FROM session WHERE key = ?", (write_key(key),)).fetchone()
         )
         return unquote(found[0]) if found is not None else None
 
     async def has_session(self, chat: SessionKey, scope: str) -> bool:
-        """Return True if *chat* or one of its threads has a session of *scope*."""
+        """Return True if *chat* or one of its threads has a session of *scope*. Reads the sessions of *chat* alone."""
         return await self._engine.writer.submit(lambda database: session_queue.has_session(database, chat, scope))
 
 
 class SqlPreferences:
-    """The PreferenceStore port over the writer; reads are served from memory."""
+    """Choices of people and chats (time zone, language, model, owner), by subject."""
 
     def __init__(
         self, engine: StoreEngine, preferences: dict[str, dict[str, str]], choosers: Mapping[SessionKey, str]
@@ -99,11 +105,11 @@ class SqlPreferences:
         self._choosers = choosers
 
     def choosers(self) -> Mapping[SessionKey, str]:
-        """Return the chats of those who had chosen a language, and whose each is."""
+        """Return the chats of every subject that had chosen a language when the store was opened, and whose each is."""
         return self._choosers
 
     def preferences(self, subject: str) -> Mapping[str, str]:
-        """Return the choices of *subject*."""
+        """Return the choices of *subject* (a scope name); served from memory."""
         return MappingProxyType(self._preferences.get(subject, {}))
 
     async def prefer(self, subject: str, name: str, value: str) -> None:

@@ -22,22 +22,9 @@ from gateway.journal_file import (
     read_stamp,
     write_stamp,
 )
-from gateway.ports.access import AccessStore
-from gateway.ports.account_links import AccountLinkStore
-from gateway.ports.alerts import AlertStore
-from gateway.ports.caps import CapUsageStore, SharedCapStore
 from gateway.ports.channel import ChannelState
-from gateway.ports.documents import DocumentChangeStore
-from gateway.ports.earlier_files import EarlierFileStore
-from gateway.ports.erasure import ErasureStore
-from gateway.ports.files import FileStore
-from gateway.ports.history import HistoryRowStore
-from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
-from gateway.ports.model_facts import ModelFactStore
-from gateway.ports.outbox import Outbox
-from gateway.ports.proposals import ProposalStore
+from gateway.ports.journal import InboxRow
 from gateway.ports.store import StoreLimits
-from gateway.ports.transcripts import TranscriptStore
 from gateway.ports.workers import ConnectionClaims, SharedWindows
 from gateway.store import (
     access,
@@ -51,6 +38,8 @@ from gateway.store import (
     session_queue,
     workers,
 )
+from gateway.store.access import SqlAccess
+from gateway.store.account_links import SqlAccountLinks
 from gateway.store.alerts import SqlAlerts
 from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.claims import ChatClaims
@@ -295,7 +284,7 @@ def _set_meta(database: Database, **values: str) -> None:
 
 
 class SqlStore:
-    """Every port over one file or database (see the Store port)."""
+    """The ports over one engine; opened and closed by the composition root."""
 
     def __init__(
         self,
@@ -321,31 +310,30 @@ class SqlStore:
         self._on_started: Callable[[], object] = lambda: None
         self._store_id, self._stamps = state.store_id, state.stamps
         self._stamped_at = engine.writer.commits
-        journal = SqlJournal(engine)
-        self.journal: Journal = journal
-        self.outbox: Outbox = SqlOutbox(engine)
-        self.records: TurnRecordStore = SqlTurnRecords(engine, journal)
-        self.transcripts: TranscriptStore = SqlTranscripts(engine)
-        self.documents: DocumentChangeStore = SqlDocuments(engine)
-        self.proposals: ProposalStore = SqlProposals(engine)
-        self.history: HistoryRowStore = SqlHistory(engine)
+        self.journal = SqlJournal(engine)
+        self.outbox = SqlOutbox(engine)
+        self.records = SqlTurnRecords(engine, self.journal)
+        self.transcripts = SqlTranscripts(engine)
+        self.documents = SqlDocuments(engine)
+        self.proposals = SqlProposals(engine)
+        self.history = SqlHistory(engine)
         has_files = kind is StoreKind.SQLITE and journal_path is not None
-        self.files: FileStore = SqlFiles(engine, journal_path.parent if has_files and journal_path else None)
-        self.jobs: JobQueue = SqlJobs(engine)
-        self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
-        self.usage: UsageReports = SqlUsage(engine)
-        self.caps: CapUsageStore = SqlCapUsage(engine)
-        self.shared_caps: SharedCapStore | None = (
+        self.files = SqlFiles(engine, journal_path.parent if has_files and journal_path else None)
+        self.jobs = SqlJobs(engine)
+        self.people = SqlPreferences(engine, state.preferences, state.choosers)
+        self.usage = SqlUsage(engine)
+        self.caps = SqlCapUsage(engine)
+        self.shared_caps: SqlSharedCaps | None = (
             None if engine.cap_writer is None else SqlSharedCaps(engine.cap_writer, engine.owner)
         )
-        self.links: AccountLinkStore = account_links.SqlAccountLinks(engine, state.links, state.preferences)
-        self.access: AccessStore = access.SqlAccess(engine, state.access)
-        self.alerts: AlertStore = SqlAlerts(engine)
-        self.models: ModelFactStore = SqlModelFacts(engine, state.model_facts)
-        self.erasing: ErasureStore = SqlErasure(engine)
+        self.links = SqlAccountLinks(engine, state.links, state.preferences)
+        self.access = SqlAccess(engine, state.access)
+        self.alerts = SqlAlerts(engine)
+        self.models = SqlModelFacts(engine, state.model_facts)
+        self.erasing = SqlErasure(engine)
         self._cached = state
         self._notes = ChannelNotes(state.notes)
-        self.earlier_files: EarlierFileStore | None = SqlEarlierFiles(engine) if kind is StoreKind.POSTGRESQL else None
+        self.earlier_files: SqlEarlierFiles | None = SqlEarlierFiles(engine) if kind is StoreKind.POSTGRESQL else None
         self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
         self.windows: SharedWindows | None = engine.windows
         self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None
@@ -374,11 +362,11 @@ class SqlStore:
         self._on_started = call
 
     def note_started(self) -> None:
-        """Note that the gateway has started."""
+        """Note that the gateway has started: from here on it is dead to others when its event loop does not answer."""
         self._on_started()
 
     async def wait_replaced(self) -> None:
-        """Return when other gateways have taken over from this one."""
+        """Return when other gateways have taken over the work of this one, which must end; otherwise never."""
         await self._engine.claims.replaced.wait()
 
     @property
@@ -410,7 +398,7 @@ class SqlStore:
         return line
 
     async def verify(self) -> None:
-        """Read the whole file if the last process was killed; raise UserError if it is damaged."""
+        """Read all data if the last process was killed, and raise UserError if they are damaged."""
         if not self._was_killed or self._read_whole is None:
             return
         if line := await self.find_damage():
@@ -418,7 +406,7 @@ class SqlStore:
         log.info("store.verified")
 
     async def stamp(self) -> None:
-        """Note in the home how far the store has come, if it has come any further (gateway/journal_file.py)."""
+        """Note outside of the data how far it has come, so that a start notices older data. Raises StoreUnavailable."""
         if self._journal_path is None or self._engine.writer.commits == self._stamped_at:
             return
         if self._kind is StoreKind.SQLITE:  # a database has other gateways, which count as well
@@ -469,7 +457,10 @@ class SqlStore:
         return count + await submit(lambda database: expiry.finish_prune(database, times, zone=limits.zone))
 
     async def close(self, *, has_served: bool = True) -> None:
-        """Write what is queued, then close; streams end."""
+        """Write the queue, then close. A clean close resets the count of unclean stops.
+
+        If the process has not *has_served* users, the count stays: reading a home proves nothing about crashes.
+        """
         engine = self._engine
         if self._sharing is not None:
             self._sharing.cancel()

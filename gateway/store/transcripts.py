@@ -1,4 +1,4 @@
-"""The TranscriptStore port over the writer: turns by session, read in slices and changed by compare-and-set.
+"""Transcripts over the writer: turns by session, read in slices and changed by compare-and-set.
 
 Every statement names the scope. Reads and changes of many lines hold the writer for one slice at a time; a removal and
 an adoption are one operation each, 0.1 to 0.5 s for 50,000 turns.
@@ -180,13 +180,13 @@ _SNAPSHOT_LINE = b'"snapshot"'
 
 
 class SqlTranscripts:
-    """See the TranscriptStore port."""
+    """The turns of every scope. Methods return when a write is durable, and raise StoreUnavailable otherwise."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def window(self, scope: str, key: SessionKey, transcript: str) -> StoredWindow:
-        """Return the turns from the last replay start on."""
+        """Return the turns from the last replay start of *transcript* on."""
         of_transcript = (quote(scope), write_key(key), transcript)
 
         def read(database: Database) -> tuple[list[Any], int, int | None, bytes, dict[str, str]]:
@@ -219,7 +219,11 @@ class SqlTranscripts:
     async def newest(
         self, scope: str, key: SessionKey, limit: int, *, before: int | None = None, transcript: str = ""
     ) -> Sequence[StoredTurn]:
-        """Return the newest turns, the oldest first."""
+        """Return at most *limit* turns of *key*, the oldest first: the newest ones, or those with a lower seq.
+
+        With *transcript*, only turns of it. At least one is returned if there is one, and otherwise at most a few
+        megabytes.
+        """
         chat, end = (quote(scope), write_key(key)), 2**62 if before is None else before
 
         def read(database: Database) -> list[Any]:
@@ -233,7 +237,10 @@ class SqlTranscripts:
         return [_read(row) for row in await self._engine.writer.submit(read)] if limit > 0 else []
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, low: int, high: int) -> Sequence[StoredTurn]:
-        """Return the turns with messages of a range, and those after them that change messages."""
+        """Return the turns of *transcript* that have messages with ``low <= i < high``.
+
+        Turns after them that replace or delete messages come too.
+        """
         if high <= low:
             return ()
         last: int | None = None
@@ -247,19 +254,19 @@ class SqlTranscripts:
         return found if any(each.to_index > low for each in found) else ()
 
     async def since(self, scope: str, key: SessionKey, transcript: str, after: int) -> Sequence[StoredTurn]:
-        """Return some turns behind *after*."""
+        """Return some turns of *transcript* with a seq higher than *after*, in order; none at the end."""
         columns = (quote(scope), write_key(key), transcript, after, _SLICE)
         found = await self._engine.writer.submit(partial(_read_slice, columns=columns))
         return [_read(row) for row in found]
 
     async def find(self, scope: str, key: SessionKey, turn: str) -> StoredTurn | None:
-        """Return one turn."""
+        """Return one turn of *key*; None if it is not stored."""
         columns = (quote(scope), write_key(key), quote(turn))
         found = await self._engine.writer.submit(lambda database: database.execute(_ONE, columns).fetchone())
         return _read(found) if found is not None else None
 
     async def transcripts(self, scope: str, key: SessionKey) -> Sequence[str]:
-        """Return the transcripts of a session in their order."""
+        """Return the transcripts of *key*, in the order they began."""
         columns = (quote(scope), write_key(key))
         found = await self._engine.writer.submit(lambda database: database.execute(_TRANSCRIPTS, columns).fetchall())
         return [transcript for (transcript,) in found]
@@ -267,7 +274,7 @@ class SqlTranscripts:
     async def scan(
         self, scope: str, *, keys: Collection[SessionKey] | None = None, after: tuple[str, int] | None = None
     ) -> Sequence[StoredTurn]:
-        """Return the turns behind *after*."""
+        """Return some turns of *scope* by session and seq, those behind *after*; none at the end."""
         return [_read(row) for row in await self._scan(scope, keys, after)]
 
     async def _scan(
@@ -285,13 +292,16 @@ class SqlTranscripts:
         return await self._engine.writer.submit(read)
 
     async def sessions(self, scope: str) -> Mapping[SessionKey, int]:
-        """Return the sessions of *scope* with their first turns."""
+        """Return the sessions that have turns in *scope*, or had until recently, with the number of the first."""
         column = quote(scope)
         found = await self._engine.writer.submit(lambda database: database.execute(_FIRSTS, (column,)).fetchall())
         return {read_key(key): first for key, first in found}
 
     async def heads(self, scope: str, after: Mapping[SessionKey, int]) -> Sequence[TranscriptHead]:
-        """Return the last turns of transcripts."""
+        """Return the last turn of each transcript of *scope* with turns behind those that *after* has of its session.
+
+        Turns of a session are committed in the order of their seqs, so that no lower one appears later.
+        """
         column, known = quote(scope), {write_key(key): seq for key, seq in after.items()}
 
         def read(database: Database) -> list[TranscriptHead]:
@@ -309,7 +319,7 @@ class SqlTranscripts:
         return await self._engine.writer.submit(read)
 
     async def count(self, scope: str) -> tuple[int, datetime | None]:
-        """Return the number of transcripts and the time of the oldest turn."""
+        """Return the number of transcripts of *scope*, and the time of its oldest turn; None without any."""
         column = quote(scope)
 
         def read(database: Database) -> tuple[int, datetime | None]:
@@ -320,7 +330,7 @@ class SqlTranscripts:
         return await self._engine.writer.submit(read)
 
     async def changes(self, scope: str) -> Mapping[tuple[SessionKey, str], int]:
-        """Return the counts of changes."""
+        """Return the number of changes and removals of stored turns in each transcript that had any."""
         column = quote(scope)
         found = await self._engine.writer.submit(lambda database: database.execute(_COUNTS, (column,)).fetchall())
         return {(read_key(key), transcript): count for key, transcript, count in found}
@@ -333,7 +343,11 @@ class SqlTranscripts:
         keys: Collection[SessionKey] | None = None,
         may_change: Callable[[bytes], bool] = lambda _: True,
     ) -> int:
-        """Apply *change* to every line."""
+        """Apply *change* to every line of *scope*, of each session in order; return the number of changed lines.
+
+        Their transcripts are stale then. *change* runs in a thread, and again for a turn that was changed at the same
+        time. A line that it returns empty is removed. Turns for whose lines *may_change* returns False are passed over.
+        """
 
         def apply(rows: Sequence[tuple[Any, ...]]) -> Sequence[_ChangedTurn]:
             return _changed([_read(row) for row in rows if may_change(bytes(row[-1]))], change)
@@ -352,7 +366,10 @@ class SqlTranscripts:
         return changed
 
     async def visit(self, scope: str, see: Callable[[bytes], bool]) -> None:
-        """Call *see* with the lines of every turn."""
+        """Call *see* with the lines of each turn of *scope*, by session and seq, until it returns False.
+
+        It runs in a thread.
+        """
         after: tuple[str, int] | None = None
         while rows := await self._scan(scope, None, after):
             if not await asyncio.to_thread(lambda rows: all(see(bytes(row[-1])) for row in rows), rows):
@@ -360,7 +377,7 @@ class SqlTranscripts:
             after = _place(rows[-1])
 
     async def remove(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
-        """Remove turns."""
+        """Remove the turns of *scope*, or of some of its sessions; return their number."""
         only = "" if keys is None else sql("AND key", LISTED)
         columns = (quote(scope), *(() if keys is None else (write_json([write_key(each) for each in keys]),)))
 
@@ -371,7 +388,7 @@ class SqlTranscripts:
         return await self._engine.writer.submit(remove)
 
     async def move(self, source: str, target: str, *, keys: Collection[SessionKey] | None = None) -> None:
-        """Move turns to another scope."""
+        """Give the turns of *source*, or of some of its sessions, to *target*, some at a time. Idempotent."""
         scopes = quote(source), quote(target)
 
         def move(database: Database) -> bool:
@@ -395,7 +412,11 @@ class SqlTranscripts:
             pass
 
     async def lapse(self, scope: str, before: datetime, blank: Callable[[bytes], bytes]) -> int:
-        """Remove old turns."""
+        """Remove the turns of *scope* that ended before a time; return their number.
+
+        In a current transcript, those stay that hold its snapshots and replay starts, with their lines as *blank*
+        returns them.
+        """
         columns = (quote(scope), micros(before))
 
         def lapse(database: Database) -> int:
@@ -410,7 +431,7 @@ class SqlTranscripts:
     async def extent(
         self, scope: str, key: SessionKey, transcript: str, *, before: int | None = None
     ) -> TranscriptExtent:
-        """Return the size and the ends of a transcript."""
+        """Return the extent of *transcript*, or of its turns with a seq lower than *before*."""
         chat = (quote(scope), write_key(key))
         part = (*chat, transcript, 2**62 if before is None else before)
 
@@ -444,7 +465,7 @@ class SqlTranscripts:
         return await self._engine.writer.submit(read)
 
     async def stale_files(self, scope: str | None = None) -> Sequence[StaleFile]:
-        """Return the stale transcripts."""
+        """Return the stale transcripts of *scope*; without it, those of the chats of this gateway."""
 
         def read(database: Database) -> list[StaleFile]:
             is_ours = self._engine.has_chats(database)
@@ -468,20 +489,20 @@ class SqlTranscripts:
         return files
 
     async def drop_stale(self, file: StaleFile) -> None:
-        """Note that a file was written again."""
+        """Note that *file* was written again, unless its transcript was changed since."""
         columns = (quote(file.scope), write_key(file.key), file.transcript, file.changes)
 
         await self._engine.writer.submit(lambda database: database.execute(_SET_WRITTEN, columns).close())
 
     async def mirror(self) -> str:
-        """Return the name of the mirror."""
+        """Return the name of the home's mirror that the stale files are about; "" before the first."""
         found = await self._engine.writer.submit(
             lambda database: database.execute("SELECT value FROM meta WHERE name = ?", (_MIRROR,)).fetchone()
         )
         return str(found[0]) if found is not None else ""
 
     async def begin_mirror(self, name: str, *, is_whole: bool) -> None:
-        """Begin a mirror."""
+        """Have the stale files be about the mirror *name*: all of them, or with *is_whole* none."""
 
         def begin(database: Database) -> None:
             if not is_whole:
@@ -492,7 +513,15 @@ class SqlTranscripts:
         await self._engine.writer.submit(begin)
 
     async def adopt(self, scope: str, key: SessionKey, turns: Sequence[StoredTurn], *, in_files: bool = False) -> int:
-        """Store the turns that are not stored."""
+        """Store the turns of *key* that are not stored, or not with their lines; return their number.
+
+        Their files are stale then, unless the turns come from there (*in_files*): then a chat without a session
+        continues the last transcript, and turns that are stored get the lines of their files. Files are never older
+        than a store that adopts, but for stale ones.
+
+        *turns* are in order; their seqs have no meaning. Turns before the first known one come before all others. Those
+        of a stale transcript are adopted behind its last known one only: the others were removed from the store.
+        """
         encoded = await asyncio.to_thread(lambda: [_encode(each) for each in turns])
 
         def adopt(database: Database) -> int:
@@ -510,14 +539,14 @@ class SqlTranscripts:
         return await self._engine.writer.submit(adopt)
 
     async def is_adopted(self) -> bool:
-        """Return True if all turns are stored."""
+        """Return True if the turns of an earlier release's files were adopted."""
         found = await self._engine.writer.submit(
             lambda database: database.execute("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)).fetchone()
         )
         return found is not None
 
     async def mark_adopted(self) -> None:
-        """Note that all turns are stored."""
+        """Note that all turns of an earlier release's files are stored."""
         await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
 

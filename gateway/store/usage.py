@@ -108,13 +108,16 @@ def usage_of(database: Database, turn: str) -> tuple[UsageRow, ...]:
 
 
 class SqlUsage:
-    """Sums over usage rows (see the Usage port)."""
+    """Sums over usage rows. Those of single calls are kept for 30 days, a day's sums for good."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:
-        """Return the sums per purpose and model."""
+        """Return per (purpose, model): calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown).
+
+        And known_cost, of the calls whose cost is known, and unpriced_calls. Tool calls are left out.
+        """
         given = (micros(since), quote(chat))
         statement, columns = (_OF_PERSON, (*given, quote(person))) if person else (_OF_ALL, given)
         found = await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
@@ -123,7 +126,7 @@ class SqlUsage:
         )
 
     async def tool_calls(self, *, since: datetime) -> Mapping[tuple[str, str], int]:
-        """Return the number of tool calls by account name and kind."""
+        """Return the number of counted tool calls, by account name and kind of tool."""
         found = await self._engine.writer.submit(
             lambda database: database.execute(_TOOL_CALLS, (micros(since),)).fetchall()
         )
@@ -135,7 +138,11 @@ class SqlUsage:
         return tuple(call for (call,) in found)
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
-        """Return the sums per person, chat, purpose or model, the most tokens first, or per day of *zone*, in order."""
+        """Return sums per `person`, `chat`, `purpose` or `day` (ISO 8601, of the IANA *zone*), under that name.
+
+        Each also has calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown), known_cost (of the
+        calls whose cost is known) and unpriced_calls. A person or chat that was forgotten is "".
+        """
         if group == "day":
             days = _days(since, until, ZoneInfo(zone))
             found = await self._engine.writer.submit(
@@ -205,13 +212,16 @@ _FORGET = "DELETE FROM cap_told WHERE name = ? AND chat = ?"
 
 
 class SqlCapUsage:
-    """Implements `CapRows` over the writer."""
+    """Counts of caps that survive a restart: usage rows and sent notifications."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
-        """Return the counts of the current windows."""
+        """Return the turns begun since *window*, what was spent since *day*, and the notified windows that run.
+
+        Only calls of *purposes* count. The query reads both windows by an index; it is meant for the start.
+        """
         wanted = write_json(sorted(purposes))
 
         def read(database: Database) -> CapUsage:

@@ -104,7 +104,7 @@ OF_STORE = (
     *("queued", "queue_age_seconds", "undelivered", "dead_letters", "transcripts_pending", "background_tokens"),
     *("background_tokens_limit", "jobs_running", "jobs_waiting", "jobs_lag_seconds", "jobs_scheduled"),
 )
-# The journal's own words (Journal.depth) and the gauges they are.
+# The journal's own words (SqlJournal.depth) and the gauges they are.
 DEPTH = {
     "queued": "queued",
     "oldest_seconds": "queue_age_seconds",
@@ -206,7 +206,7 @@ class PrometheusRecorder:
 
 
 def record_depth(meter: PrometheusRecorder, depth: Mapping[str, Any]) -> None:
-    """Set the gauges of queues from *depth* (Journal.depth)."""
+    """Set the gauges of queues from *depth* (SqlJournal.depth)."""
     for word, gauge in DEPTH.items():
         if depth.get(word) is not None:
             meter.gauge(gauge, float(depth[word]))

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.events import AnswerSource, ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
-from gateway.ports import Job, MessageOutcome, Store, StoreLimits, TurnCommit, TurnRecord, UsageRow
+from gateway.ports import Job, MessageOutcome, StoreLimits, TurnCommit, TurnRecord, UsageRow
 from gateway.ports.erasure import ErasureFilter
+from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import connection as sqlite_connection
 from gateway.store.sqlite import open_store, schema
 from gateway.store.sqlite.connection import CHECKPOINT, SqliteConnection
@@ -32,7 +33,7 @@ def without(value: Any) -> Any:
     return {name: without(each) for name, each in value.items()} if isinstance(value, dict) else value
 
 
-async def say(store: Store, text: str, sender: str, n: int) -> None:
+async def say(store: SqlStore, text: str, sender: str, n: int) -> None:
     """Have *sender* say something in the room."""
     message = InboundMessage(
         key=ROOM,
@@ -45,7 +46,7 @@ async def say(store: Store, text: str, sender: str, n: int) -> None:
     await store.journal.accept(message, role=Role.MEMBER, is_control=False)
 
 
-async def answered(store: Store, text: str, sender: str, n: int) -> TurnRecord:
+async def answered(store: SqlStore, text: str, sender: str, n: int) -> TurnRecord:
     """Have *sender* say something that is answered with the same words."""
     await say(store, text, sender, n)
     lease = await store.journal.claim(ROOM)

@@ -12,8 +12,9 @@ from gateway.access.access_roster import AccessRoster
 from gateway.access.owner_claims import OwnerClaims
 from gateway.admission import AdmissionPolicy, Admitted, Decision, admit, policy_of
 from gateway.events import InboundMessage, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import Store, in_english
+from gateway.ports import in_english
 from gateway.settings.channel_blocks import entry_error
+from gateway.store.sql_store import SqlStore
 from tests.fakes.turns import START, WallClock
 
 KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", "web": "web"}
@@ -23,7 +24,7 @@ KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", 
 class RosterScene:
     """What judges and decides, over one store."""
 
-    store: Store
+    store: SqlStore
     wall: WallClock
     roster: AccessRoster
     links: Mapping[PlatformAccount, Sequence[PlatformAccount]] = field(default_factory=dict)
@@ -58,7 +59,7 @@ def _wrong(channel: str, entry: str) -> str:
 
 
 def scene(
-    store: Store, wall: WallClock, *, allow: Mapping[str, Sequence[str]] | None = None, owners: Sequence[str] = ()
+    store: SqlStore, wall: WallClock, *, allow: Mapping[str, Sequence[str]] | None = None, owners: Sequence[str] = ()
 ) -> RosterScene:
     """Return a door with two Telegram bots, a Slack workspace and the page."""
     entries = allow or {}

@@ -33,7 +33,8 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
-from gateway.ports import HistoryRowStore, Job, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
+from gateway.store.history import SqlHistory
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.histories import KilledHistory, SyncHistory, history_files
@@ -302,7 +303,7 @@ class ConsolidationScene:
         """Return the scope's history."""
         return SyncHistory(self.records.connection)
 
-    def rows(self, disk: Disk | None = None) -> HistoryRowStore:
+    def rows(self, disk: Disk | None = None) -> SqlHistory:
         """Return the history as such a process has it."""
         return KilledHistory(self.records.engine, disk if isinstance(disk, FaultyDisk) else None)
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from agent.memory.editing.document_file_writer import DocumentFileWriter
-from gateway.ports.documents import DocumentChangeStore
+from gateway.store.documents import SqlDocuments
 from tests.fakes.memory import SCOPE
 
 _FIRST = "- likes tea\n"
@@ -42,9 +42,7 @@ def edit_often(path: Path, count: int, every: float) -> None:
         (save_in_place, save_by_rename, save_in_two_steps)[n % 3](path, f"{text}- mine {n}\n")
 
 
-async def saves_beside_changes(
-    home: Path, documents: DocumentChangeStore, *, saves: int, changes: int, every: float
-) -> None:
+async def saves_beside_changes(home: Path, documents: SqlDocuments, *, saves: int, changes: int, every: float) -> None:
     """Have a person and a model at one document, each at its own pace, and look for each line of both."""
     writer, path = DocumentFileWriter(home, documents), home / SCOPE / "memory" / "MEMORY.md"
     await documents.write(SCOPE, "MEMORY.md", _FIRST, was="", why="t")

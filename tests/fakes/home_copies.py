@@ -114,4 +114,4 @@ class KeyedPlugin(InProcessPlugin):
 
 def _commits(inside: InProcessGateway) -> int:
     """Return how many transactions were durable so far."""
-    return int(inside.app.store.journal._engine.writer.commits)  # type: ignore[attr-defined]
+    return int(inside.app.store.journal._engine.writer.commits)

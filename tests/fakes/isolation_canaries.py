@@ -15,7 +15,7 @@ from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore
+from gateway.store.account_links import SqlAccountLinks
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import stored_states
 
@@ -31,7 +31,7 @@ class CanaryWatch:
     crossings: list[tuple[str, str]] = field(default_factory=list)
     looks: int = 0
     seen: int = 0
-    links: AccountLinkStore | None = None
+    links: SqlAccountLinks | None = None
     _names: Iterator[str] = field(default_factory=lambda: map("".join, product(ascii_lowercase, repeat=4)))
 
     def canary(self, owner: str) -> str:

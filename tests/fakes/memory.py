@@ -19,9 +19,6 @@ from agent.memory.storage.disk import Disk
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import (
-    DocumentChangeStore,
-    FileStore,
-    HistoryRowStore,
     InboxRow,
     Job,
     JobQueueStats,
@@ -32,7 +29,6 @@ from gateway.ports import (
     StoredTurn,
     StoredWindow,
     StoreLimits,
-    TranscriptStore,
     TurnCommit,
     TurnRecord,
 )
@@ -41,6 +37,8 @@ from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine
 from gateway.store.files import SqlFiles
 from gateway.store.history import SqlHistory
+from gateway.store.jobs import SqlJobs
+from gateway.store.records import SqlTurnRecords
 from gateway.store.row_codec import quote, with_end, write_key
 from gateway.store.transcripts import FORGET_CHANGES, SqlTranscripts
 from gateway.store.workers import WorkerIdentity
@@ -66,7 +64,7 @@ def print_transcript(records: Sequence[TurnRecord]) -> list[bytes]:
     return [head, *(b"".join(map(build.encode, lines)) for lines in turns)]
 
 
-class FakeRecords:
+class FakeRecords(SqlTurnRecords):
     """Records and transcripts over the store's own statements, in memory and without a queue. Sessions stay."""
 
     def __init__(self, *records: TurnRecord) -> None:
@@ -75,10 +73,10 @@ class FakeRecords:
         writer = InlineWriter(self.connection)
         engine = StoreEngine(writer, StoreLimits(), lambda: START, WorkerIdentity())
         self.engine = engine
-        self.transcripts: TranscriptStore = SqlTranscripts(engine)
-        self.documents: DocumentChangeStore = SqlDocuments(engine)
-        self.history: HistoryRowStore = SqlHistory(engine)
-        self.files: FileStore = SqlFiles(engine, None)
+        self.transcripts: SqlTranscripts = SqlTranscripts(engine)
+        self.documents: SqlDocuments = SqlDocuments(engine)
+        self.history: SqlHistory = SqlHistory(engine)
+        self.files: SqlFiles = SqlFiles(engine, None)
         self.rows: dict[SessionKey, SessionRow] = {}
         self.notes: dict[int, InboxRow] = {}
         self.said: list[OutboundMessage] = []
@@ -103,7 +101,7 @@ class FakeRecords:
         return turn_commits.unwritten(self.connection, -(2**62), 10_000, lambda _: True)
 
     def commit(self, record: TurnRecord) -> TurnRecord:
-        """Commit as `Journal.commit` would, as far as records and sessions are concerned."""
+        """Commit as `SqlJournal.commit` would, as far as records and sessions are concerned."""
         stored = turn_commits.find_record(self.connection, record.turn)
         if stored is None:
             new = turn_commits.encode(TurnCommit(record=record), 0)
@@ -219,8 +217,8 @@ class CountingTranscripts(SqlTranscripts):
         return found
 
 
-class FakeJobs:
-    """The `Jobs` port in memory, on a clock that stands still."""
+class FakeJobs(SqlJobs):
+    """Jobs in memory, on a clock that stands still."""
 
     def __init__(self) -> None:
         self.now = START

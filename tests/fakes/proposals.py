@@ -9,15 +9,16 @@ from pathlib import Path
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.ports import DocumentStore, HistoryRowStore, ProposalStore, StoreLimits
+from gateway.ports import DocumentStore, StoreLimits
 from gateway.store.engine import StoreEngine
+from gateway.store.history import SqlHistory
 from gateway.store.proposals import SqlProposals
 from gateway.store.workers import WorkerIdentity
 from tests.fakes.histories import open_history
 from tests.fakes.store import InlineWriter, new_connection
 
 
-def open_proposals() -> ProposalStore:
+def open_proposals() -> SqlProposals:
     """Return a store without proposals."""
     return SqlProposals(StoreEngine(InlineWriter(new_connection()), StoreLimits(), utc_now, WorkerIdentity()))
 
@@ -26,8 +27,8 @@ def open_staging(
     home: Path,
     documents: DocumentStore | None = None,
     *,
-    proposals: ProposalStore | None = None,
-    history: HistoryRowStore | None = None,
+    proposals: SqlProposals | None = None,
+    history: SqlHistory | None = None,
     now: Callable[[], datetime] = utc_now,
 ) -> StagedChangeStore:
     """Return the staged changes of a home."""

@@ -27,7 +27,7 @@ from gateway.ports.journal import (
     UsageRow,
 )
 from gateway.ports.outbox import PendingDelivery
-from gateway.ports.store import Store
+from gateway.store.sql_store import SqlStore
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ANN = SessionKey("telegram", "42")
@@ -58,12 +58,12 @@ def said(text: str = "hello", **fields: Any) -> InboundMessage:
     )
 
 
-async def accept(store: Store, message: InboundMessage, *, is_control: bool = False) -> AcceptResult:
+async def accept(store: SqlStore, message: InboundMessage, *, is_control: bool = False) -> AcceptResult:
     """Accept *message* from a member."""
     return await store.journal.accept(message, role=Role.MEMBER, is_control=is_control)
 
 
-async def claim(store: Store, key: SessionKey = ANN) -> TurnLease:
+async def claim(store: SqlStore, key: SessionKey = ANN) -> TurnLease:
     """Claim the lane's next turn, which must be there, also as the suspect that it may be."""
     lease = await store.journal.claim(key) or await claim_suspect(store)
     assert isinstance(lease, TurnLease), f"nothing to claim in {key}"
@@ -71,7 +71,7 @@ async def claim(store: Store, key: SessionKey = ANN) -> TurnLease:
     return lease
 
 
-async def claim_suspect(store: Store, *, beside: int = 0) -> TurnLease | InboxRow | None:
+async def claim_suspect(store: SqlStore, *, beside: int = 0) -> TurnLease | InboxRow | None:
     """Claim the next suspect and put it on trial."""
     suspect = await store.journal.claim_suspect(beside=beside)
     if suspect is None:
@@ -80,20 +80,20 @@ async def claim_suspect(store: Store, *, beside: int = 0) -> TurnLease | InboxRo
     return suspect.work
 
 
-async def begin_turn(store: Store, message: InboundMessage | None = None) -> TurnLease:
+async def begin_turn(store: SqlStore, message: InboundMessage | None = None) -> TurnLease:
     """Accept *message*, by default Ann's first one, and claim the next turn of her chat."""
     await accept(store, message or said())
     return await claim(store)
 
 
-async def next_delivery(store: Store) -> PendingDelivery:
+async def next_delivery(store: SqlStore) -> PendingDelivery:
     """Return what is delivered next in Ann's chat; there must be something."""
     delivery = await store.outbox.next(ANN)
     assert delivery is not None
     return delivery
 
 
-async def settle(store: Store, row: InboxRow, text: str) -> TurnRecord:
+async def settle(store: SqlStore, row: InboxRow, text: str) -> TurnRecord:
     """Commit *text* as the reply to a control row."""
     session = await store.journal.session(row.message.key)
     lease = TurnLease(key=row.message.key, turn=turn_id(row.message), epoch=0, rows=(row,), session=session)
@@ -141,7 +141,7 @@ def plain_record(turn: str, session: SessionRow, **fields: Any) -> TurnRecord:
     return TurnRecord(turn=turn, key=session.key, transcript=session.transcript, at=START, **(given | fields))
 
 
-async def answer(store: Store, message: InboundMessage, *texts: str) -> TurnLease:
+async def answer(store: SqlStore, message: InboundMessage, *texts: str) -> TurnLease:
     """Accept, claim and commit *message* with *texts* as the answer."""
     await accept(store, message)
     lease = await claim(store, message.key)

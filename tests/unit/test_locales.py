@@ -8,13 +8,14 @@ from functools import partial
 from gateway.chat_locales import ChatLocales
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Sender, SessionKey
 from gateway.ports import ChatOverride, MessageContext
+from gateway.store.records import SqlPreferences
 from tests.fakes.turns import START
 
 DM, ROOM, THREAD = SessionKey("slack", "D1"), SessionKey("slack", "C1"), SessionKey("slack", "C1/1.2")
 OTHER = SessionKey("telegram", "42")
 
 
-class StoredChoices:
+class StoredChoices(SqlPreferences):
     """Choices in memory."""
 
     def __init__(self) -> None:

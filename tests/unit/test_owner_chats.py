@@ -13,7 +13,8 @@ from gateway.app.access import OwnerChats, accounts_of_user
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.context import ChannelPlatforms
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import PlatformTraits, ScopeMove, Store
+from gateway.ports import PlatformTraits, ScopeMove
+from gateway.store.sql_store import SqlStore
 from tests.fakes.store import open_inline_store
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
@@ -24,13 +25,13 @@ PLATFORMS = ChannelPlatforms(
 )
 
 
-async def link(store: Store, first: PlatformAccount, second: PlatformAccount) -> None:
+async def link(store: SqlStore, first: PlatformAccount, second: PlatformAccount) -> None:
     """Make two accounts one person."""
     source, target = f"people/{second.name}", f"people/{first.name}"
     await store.links.link(ScopeMove(id=f"link:{second.name}", kind="link", source=source, target=target, at=AT))
 
 
-def owner_chats(store: Store, *owners: str) -> OwnerChats:
+def owner_chats(store: SqlStore, *owners: str) -> OwnerChats:
     """Return the chats of owners that the settings name."""
     policies = {name: policy_of(name, (), owners, "mention") for name in PLATFORMS}
     roster = AccessRoster(store.access, policies, PLATFORMS, named_owners=owners)

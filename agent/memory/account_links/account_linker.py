@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -38,18 +38,17 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import (
-    AccountLinkStore,
-    DocumentChangeStore,
-    FileStore,
-    HistoryRowStore,
-    Job,
-    JobQueue,
-    ScopeHistory,
-    ScopeMove,
-    TranscriptStore,
-    TurnRecordStore,
-)
+from gateway.ports import Job, ScopeHistory, ScopeMove
+
+if TYPE_CHECKING:
+    from gateway.store.account_links import SqlAccountLinks
+    from gateway.store.documents import SqlDocuments
+    from gateway.store.files import SqlFiles
+    from gateway.store.history import SqlHistory
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.records import SqlTurnRecords
+    from gateway.store.transcripts import SqlTranscripts
+
 
 log = structlog.get_logger(__name__)
 
@@ -70,16 +69,16 @@ class AccountLinker:
     """
 
     home: Path
-    links: AccountLinkStore
-    jobs: JobQueue | None
-    records: TurnRecordStore
-    transcripts: TranscriptStore
+    links: SqlAccountLinks
+    jobs: SqlJobs | None
+    records: SqlTurnRecords
+    transcripts: SqlTranscripts
     session_files: SessionFileWriter
     scope_lock: ScopeLock
     writing: asyncio.Lock
-    files: FileStore
-    documents: DocumentChangeStore
-    history: HistoryRowStore
+    files: SqlFiles
+    documents: SqlDocuments
+    history: SqlHistory
     history_files: HistoryFileWriter
     document_files: DocumentFileWriter
     reopen: Callable[[str], None]

@@ -13,12 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.memory.account_links.account_linker import LINK, UNLINK
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore, Job, LinkedAccount
+from gateway.ports import Job, LinkedAccount
+
+if TYPE_CHECKING:
+    from gateway.store.account_links import SqlAccountLinks
+
 
 VALIDITY = timedelta(minutes=10)
 MAX_ATTEMPTS = 5
@@ -76,7 +80,7 @@ class AccountLinkService:
     """Services of `/link` and `/unlink`."""
 
     def __init__(
-        self, links: AccountLinkStore, *, together: Sequence[PlatformAccount] = (), now: Callable[[], datetime]
+        self, links: SqlAccountLinks, *, together: Sequence[PlatformAccount] = (), now: Callable[[], datetime]
     ) -> None:
         """*together* are the accounts that are always one person and leave another person only together."""
         self._links = links

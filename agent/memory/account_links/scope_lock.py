@@ -7,9 +7,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from gateway.ports import Job, JobQueue
+from gateway.ports import Job
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+
 
 _IMMEDIATELY = timedelta(0)
 _RETRY_DELAY = timedelta(seconds=1)
@@ -82,7 +87,7 @@ class ScopeLock:
                 change.set_result(None)
 
 
-def lock_handlers(lock: ScopeLock, jobs: JobQueue, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
+def lock_handlers(lock: ScopeLock, jobs: SqlJobs, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
     """Wrap each handler to hold the shared lock of its job's scope; a job whose scope is locked is retried."""
 
     def lock_handler(handler: Handler) -> Handler:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.memory.account_links.document_merge import EntryOwnership
 from agent.memory.account_links.version_merge import split_document
@@ -19,7 +19,12 @@ from agent.memory.history.history_files import is_history_file
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time, without_arguments
-from gateway.ports import FileKind, FileStore, Line, ScopeMove, TranscriptStore
+from gateway.ports import FileKind, Line, ScopeMove
+
+if TYPE_CHECKING:
+    from gateway.store.files import SqlFiles
+    from gateway.store.transcripts import SqlTranscripts
+
 
 _CONTENTS = ("sessions", "files")
 # Rebuilt when they are needed; an interrupted export must be requested again.
@@ -133,7 +138,7 @@ def _finish_swap(disk: Disk, scope: Path) -> None:
 
 
 async def split_stored_files(
-    files: FileStore, move: ScopeMove, needed: Collection[str], staying: Collection[str]
+    files: SqlFiles, move: ScopeMove, needed: Collection[str], staying: Collection[str]
 ) -> None:
     """Move the attachments that conversations of *move.account* name, by digest, and copy those of both sides.
 
@@ -184,7 +189,7 @@ def _remove_answer(line: Line) -> dict[str, Any] | None:
     return blank | {name: line[name] for name in ("tool_call_id", "name") if name in line}
 
 
-async def find_digests(scope: str, transcripts: TranscriptStore) -> Collection[str]:
+async def find_digests(scope: str, transcripts: SqlTranscripts) -> Collection[str]:
     """Return the sha256 digests in the lines of *scope*, which may be those of files."""
     digests: set[str] = set()
     after: tuple[str, int] | None = None

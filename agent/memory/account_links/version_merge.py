@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from agent.memory.account_links.document_merge import (
     EntryOwnership,
@@ -17,13 +18,17 @@ from agent.memory.account_links.document_merge import (
 )
 from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, TRACKED, select_documents
 from agent.memory.documents.file_documents import SOUL
-from gateway.ports import DocumentChange, DocumentChangeStore, DocumentState
+from gateway.ports import DocumentChange, DocumentState
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+
 
 _REVERTS = ("undo ", "dream restore ")  # causes of versions that restore entries of earlier authors
 
 
 async def move_documents(
-    changes: DocumentChangeStore, move: str, source: str, target: str, *, source_account: str, target_account: str
+    changes: SqlDocuments, move: str, source: str, target: str, *, source_account: str, target_account: str
 ) -> None:
     """Merge the documents of *source*, with every version, into those of *target*. Idempotent.
 
@@ -44,14 +49,14 @@ async def move_documents(
 
 
 async def find_owners(
-    changes: DocumentChangeStore, scope: str, account_of_entry: Callable[[str], str], survivor: str
+    changes: SqlDocuments, scope: str, account_of_entry: Callable[[str], str], survivor: str
 ) -> EntryOwnership:
     """Return the owners of the lines of a scope's documents; *account_of_entry* is called with a summary's id."""
     return await asyncio.to_thread(entry_owners, await changes.states(scope), account_of_entry, survivor)
 
 
 async def divide_documents(
-    changes: DocumentChangeStore,
+    changes: SqlDocuments,
     move: str,
     source: str,
     target: str,
@@ -73,7 +78,7 @@ async def divide_documents(
                 await changes.set_epoch(scope, move)
 
 
-async def _numbers(changes: DocumentChangeStore, *scopes: str) -> dict[str, int]:
+async def _numbers(changes: SqlDocuments, *scopes: str) -> dict[str, int]:
     return {scope: head.number for scope, head in (await changes.heads(scopes)).items()}
 
 

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -36,7 +37,12 @@ from agent.memory.prompt.due_jobs import (
 )
 from agent.memory.storage import transcript_lines as build
 from gateway.events import SessionKey
-from gateway.ports import Job, JobQueue, Line, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
+from gateway.ports import Job, Line, MessageOutcome, SessionRow, TurnRecord
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.records import SqlTurnRecords
+
 
 log = structlog.get_logger(__name__)
 
@@ -59,9 +65,9 @@ class ConsolidationJobs:
     """
 
     consolidator: Consolidator
-    jobs: JobQueue
+    jobs: SqlJobs
     reader: MessageReader
-    records: TurnRecordStore
+    records: SqlTurnRecords
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     writing: asyncio.Lock
     model: ChatModel
@@ -246,7 +252,7 @@ class ConsolidationJobs:
 # -- /new that waits -------------------------------------------------------------------------------
 
 
-async def archive_now(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: JobQueue) -> bool:
+async def archive_now(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: SqlJobs) -> bool:
     """Run *job*, a `summarise`, now ([000]); return True if the whole conversation is in memory.
 
     On True the model's answer has been applied to MEMORY.md and the history. On False nothing was changed.
@@ -264,7 +270,7 @@ async def archive_now(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | No
     return later is None
 
 
-async def _do(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: JobQueue) -> RetryJobLater | None:
+async def _do(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: SqlJobs) -> RetryJobLater | None:
     later: RetryJobLater | None = None
     for _ in range(_ARCHIVE_TRIES):
         later, is_more = await do(job), False

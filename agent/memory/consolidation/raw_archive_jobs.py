@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,7 +23,12 @@ from agent.memory.model_calls import ModelProvider, UnusableAnswer, outage_delay
 from agent.memory.prompt.due_jobs import APPLY_RAW, raw_summary_job
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import HistoryRowStore, Job, JobQueue
+from gateway.ports import Job
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+    from gateway.store.jobs import SqlJobs
+
 
 log = structlog.get_logger(__name__)
 
@@ -36,9 +42,9 @@ _NOT_YET = timedelta(seconds=5)
 class RawArchiveJobs:
     """Handlers of the jobs. *writing* is held while files change; *token_limit* returns a prompt's token limit."""
 
-    history: HistoryRowStore
+    history: SqlHistory
     consolidator: Consolidator
-    jobs: JobQueue
+    jobs: SqlJobs
     writing: asyncio.Lock
     model: ChatModel
     zone: Callable[[str], str]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,7 +20,11 @@ from agent.memory.documents.document_commits import DocumentCommits, read_change
 from agent.memory.documents.git_repository import open_repo, walk
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, read_text
-from gateway.ports.documents import DocumentChange, DocumentChangeStore, DocumentState, document_file
+from gateway.ports.documents import DocumentChange, DocumentState, document_file
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +41,7 @@ class _FoundDocuments:
     epoch: str
 
 
-async def adopt_documents(home: Path, documents: DocumentChangeStore, now: Callable[[], datetime]) -> int:
+async def adopt_documents(home: Path, documents: SqlDocuments, now: Callable[[], datetime]) -> int:
     """Store documents of scopes that the store has none of; return the number of their versions.
 
     The caller marks them as adopted. Idempotent; a kill interrupts it between two scopes. The mirror then writes the
@@ -67,7 +72,7 @@ async def adopt_documents(home: Path, documents: DocumentChangeStore, now: Calla
     return count
 
 
-async def _compare_mirror(home: Path, scope: str, documents: DocumentChangeStore, commits: DocumentCommits) -> int:
+async def _compare_mirror(home: Path, scope: str, documents: SqlDocuments, commits: DocumentCommits) -> int:
     """Have the files of a store that was restored written; return the number of newer versions that it then has.
 
     Versions behind those of the store are stored. Files of others are merged, as edits are.

@@ -7,9 +7,13 @@ import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from gateway.ports import DocumentChange, DocumentChangeStore, DocumentState
+from gateway.ports import DocumentChange, DocumentState
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+
 
 TRACKED = ("SOUL.md", "USER.md", "MEMORY.md")
 # How the cause of a change begins.
@@ -34,13 +38,13 @@ def diff_texts(texts: Mapping[str, tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
-async def change_diff(changes: DocumentChangeStore, scope: str, change: DocumentChange) -> str:
+async def change_diff(changes: SqlDocuments, scope: str, change: DocumentChange) -> str:
     """Return the unified diff of a change."""
     return await asyncio.to_thread(diff_texts, await changes.changed_texts(scope, change))
 
 
 async def rewrite_history(
-    changes: DocumentChangeStore,
+    changes: SqlDocuments,
     scope: str,
     redact: Redact,
     *,

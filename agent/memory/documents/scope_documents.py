@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
 from agent.memory.documents.document_changes import ARCHIVED
-from gateway.ports import DocumentChange, DocumentChangeStore, ScopeDocument, TextChange
+from gateway.ports import DocumentChange, ScopeDocument, TextChange
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +36,7 @@ class ScopeDocuments:
 
     def __init__(
         self,
-        changes: DocumentChangeStore,
+        changes: SqlDocuments,
         *,
         notice: Callable[..., Awaitable[None]] = _notice_nothing,
         find_commit: FindCommit = _find_no_commit,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -28,7 +28,12 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.events import ChatKind, SessionKey
 from gateway.i18n import SLASH, ChatLanguage, translate
-from gateway.ports import DocumentChange, HistoryEntry, HistoryRowStore, Job, SessionRow, TextChange, TurnRecordStore
+from gateway.ports import DocumentChange, HistoryEntry, Job, SessionRow, TextChange
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+    from gateway.store.records import SqlTurnRecords
+
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +61,7 @@ class DreamApplier:
 
     home: Path | None  # as `DocumentEditor` has it
     documents: ScopeDocuments
-    history: HistoryRowStore
+    history: SqlHistory
     staging: StagedChangeStore
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
@@ -186,7 +191,7 @@ class DreamRequester:
 class DreamNotifier:
     """Puts a report into the outbox; the job's id makes that once."""
 
-    records: TurnRecordStore
+    records: SqlTurnRecords
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     now: Callable[[], datetime]
     sign: Callable[[SessionKey], str] = lambda _: SLASH  # before a command's name in a chat

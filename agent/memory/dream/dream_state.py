@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.documents.document_changes import DREAM_CAUSE
 from agent.memory.editing.document_edits import DocumentEdit, read_edit
 from gateway.events import short_id
-from gateway.ports import HistoryEntry, HistoryRowStore, MarkKind
+from gateway.ports import HistoryEntry, MarkKind
 from gateway.text.json_lines import decode_line
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+
 
 DREAM = "dream"  # the kind of its jobs
 _NAME = "run"
@@ -80,7 +84,7 @@ def is_untrusted(entry: HistoryEntry) -> bool:
     return entry.origin == UNTRUSTED
 
 
-async def load_run(history: HistoryRowStore, scope: str) -> DreamRun | None:
+async def load_run(history: SqlHistory, scope: str) -> DreamRun | None:
     """Return the stored run, or None; a run that cannot be read is dropped, which costs its model calls."""
     text = (await history.marks(scope, MarkKind.DREAM)).get(_NAME)
     record = decode_line(text.encode()) if text is not None else None
@@ -90,7 +94,7 @@ async def load_run(history: HistoryRowStore, scope: str) -> DreamRun | None:
         return None
 
 
-async def save_run(history: HistoryRowStore, scope: str, run: DreamRun) -> None:
+async def save_run(history: SqlHistory, scope: str, run: DreamRun) -> None:
     """Store the run of *scope* durably."""
     answers = [[[edit.record() for edit in answer] for answer in each.answers] for each in run.passes]
     passes = [asdict(replace(each, answers=())) for each in run.passes]
@@ -99,7 +103,7 @@ async def save_run(history: HistoryRowStore, scope: str, run: DreamRun) -> None:
     await history.write(scope, marks={MarkKind.DREAM: {_NAME: json.dumps(line)}})
 
 
-async def drop_run(history: HistoryRowStore, scope: str) -> None:
+async def drop_run(history: SqlHistory, scope: str) -> None:
     """Let the run of *scope* go."""
     if await history.marks(scope, MarkKind.DREAM):
         await history.write(scope, marks={MarkKind.DREAM: {_NAME: None}})

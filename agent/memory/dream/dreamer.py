@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -34,7 +35,12 @@ from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limi
 from agent.memory.scopes import SHARED
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import HistoryEntry, HistoryRowStore, Job, JobQueue
+from gateway.ports import HistoryEntry, Job
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+    from gateway.store.jobs import SqlJobs
+
 
 log = structlog.get_logger(__name__)
 
@@ -66,8 +72,8 @@ class _ConcurrentErasure(Exception):
 class Dreamer:
     """Does the jobs of the kind `dream`. *writing* is held while files change, and never while a model thinks."""
 
-    history: HistoryRowStore
-    jobs: JobQueue
+    history: SqlHistory
+    jobs: SqlJobs
     model: ChatModel
     applier: DreamApplier
     notifier: DreamNotifier

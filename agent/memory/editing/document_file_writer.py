@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 from cachetools import LRUCache
@@ -29,7 +29,11 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, decode_text, wait_for_thread
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import StoreUnavailable
-from gateway.ports.documents import REPOSITORY, DocumentChangeStore, StalePath, document_file, rev_of
+from gateway.ports.documents import REPOSITORY, StalePath, document_file, rev_of
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+
 
 log = structlog.get_logger(__name__)
 
@@ -115,7 +119,7 @@ class DocumentFileWriter:
     def __init__(
         self,
         home: Path,
-        documents: DocumentChangeStore,
+        documents: SqlDocuments,
         *,
         is_mirroring: bool = True,
         has_git: bool = True,

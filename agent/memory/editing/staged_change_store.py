@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -27,7 +27,12 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
 from gateway.events import PlatformAccount, short_id
-from gateway.ports import DocumentStore, HistoryRowStore, MemoryProposal, ProposalStore, ScopeMove
+from gateway.ports import DocumentStore, MemoryProposal, ScopeMove
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+    from gateway.store.proposals import SqlProposals
+
 
 log = structlog.get_logger(__name__)
 
@@ -40,9 +45,9 @@ class StagedChangeStore:
     def __init__(
         self,
         home: Path,
-        proposals: ProposalStore,
+        proposals: SqlProposals,
         documents: DocumentStore,
-        history: HistoryRowStore,
+        history: SqlHistory,
         *,
         now: Callable[[], datetime],
         writing: asyncio.Lock | None = None,
@@ -218,7 +223,7 @@ class StagedChangeStore:
         """Store the changes that an earlier release has kept as files, and remove the files. Idempotent.
 
         *moves* are those that were interrupted: their files are not where their data belongs. The caller notes that
-        it is done (`ProposalStore.mark_adopted`): a decision must not be undone by files that come back. Raises OSError
+        it is done (`SqlProposals.mark_adopted`): a decision must not be undone by files that come back. Raises OSError
         and StoreUnavailable.
         """
         for scope in ["", *await asyncio.to_thread(list_scopes, self._home)]:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -25,8 +26,13 @@ from agent.memory.erasure.word_match import blank_value
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore, Job, PreferenceStore, ScopeMove
+from gateway.ports import Job, ScopeMove
 from gateway.ports.erasure import ErasureFilter
+
+if TYPE_CHECKING:
+    from gateway.store.account_links import SqlAccountLinks
+    from gateway.store.records import SqlPreferences
+
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +60,8 @@ class ScopeEraser:
 
     storage: ErasureStorage
     word_eraser: WordEraser
-    people: PreferenceStore
-    links: AccountLinkStore
+    people: SqlPreferences
+    links: SqlAccountLinks
     scope_lock: ScopeLock
     kind: Callable[[str], str]
 
@@ -111,7 +117,7 @@ class ScopeEraser:
     async def erase_scope(self, scope: str, *, spare: frozenset[str] = frozenset()) -> None:
         """Erase all data of *scope* except the jobs *spare*. The caller holds the scope's exclusive lock.
 
-        Erases files, journal rows, preferences, links, usage attribution and quarantined events. `ErasureStore.scrub`
+        Erases files, journal rows, preferences, links, usage attribution and quarantined events. `SqlErasure.scrub`
         must follow to erase the journal's free pages. Raises OSError.
         """
         keys = frozenset(each.key for each in await self.storage.records.sessions() if each.scope == scope)

@@ -23,21 +23,16 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import (
-    BYTES,
-    HISTORY_JSONL,
-    RAW_JSONL,
-    FileKind,
-    FileStore,
-    HistoryRowStore,
-    JobQueue,
-    Line,
-    TurnRecordStore,
-)
-from gateway.ports.erasure import ErasureStore, UnscopedData
+from gateway.ports import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind, Line
+from gateway.ports.erasure import UnscopedData
 
 if TYPE_CHECKING:
     from agent.memory.editing.staged_change_store import StagedChangeStore
+    from gateway.store.erasure import SqlErasure
+    from gateway.store.files import SqlFiles
+    from gateway.store.history import SqlHistory
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.records import SqlTurnRecords
 
 OWN_FILES, SESSIONS = "files", "sessions"
 _AREAS = (SESSIONS, "memory", BYTES)
@@ -76,12 +71,12 @@ class ErasureStorage:
     home: Path
     documents: ScopeDocuments
     transcripts: SessionFileWriter
-    history: HistoryRowStore
-    files: FileStore
+    history: SqlHistory
+    files: SqlFiles
     settle_history: Callable[[str], Awaitable[None]]  # write the files of a scope's history, edited ones set aside
-    records: TurnRecordStore
-    jobs: JobQueue
-    store: ErasureStore
+    records: SqlTurnRecords
+    jobs: SqlJobs
+    store: SqlErasure
     unscoped_data: UnscopedData
     index: DerivedIndex
     staging: StagedChangeStore
@@ -221,7 +216,7 @@ def _clear_json(data: bytes, pattern: ErasurePattern) -> bytes | None:
 
 
 async def clear_raw(
-    history: HistoryRowStore, scope: str, pattern: ErasurePattern, is_allowed: Callable[[Line], bool]
+    history: SqlHistory, scope: str, pattern: ErasurePattern, is_allowed: Callable[[Line], bool]
 ) -> int:
     """Blank the raw messages that contain the words and are allowed; return their number."""
     return await blank_raw(
@@ -232,7 +227,7 @@ async def clear_raw(
     )
 
 
-async def clear_history(history: HistoryRowStore, scope: str, pattern: ErasurePattern) -> int:
+async def clear_history(history: SqlHistory, scope: str, pattern: ErasurePattern) -> int:
     """Erase the words from every entry, raw message and note, in whatever form they have; return the number of changes.
 
     A note that cannot be cleared is removed.
@@ -249,7 +244,7 @@ async def clear_history(history: HistoryRowStore, scope: str, pattern: ErasurePa
     return await history.rewrite(scope, change)
 
 
-async def remove_matching(files: FileStore, scope: str, pattern: ErasurePattern, *kinds: FileKind) -> int:
+async def remove_matching(files: SqlFiles, scope: str, pattern: ErasurePattern, *kinds: FileKind) -> int:
     """Remove the files of *kinds* that contain the words; return their number."""
     removed = 0
     for file in await files.files(scope, *kinds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -12,15 +13,19 @@ from agent.memory.history.history_files import REPLACED, cursor_of, free_name, r
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import HistoryRowStore, MarkKind, ScopeHistory, ScopeMove, StoredNote
+from gateway.ports import MarkKind, ScopeHistory, ScopeMove, StoredNote
 from gateway.text.history_lines import read_entry
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+
 
 log = structlog.get_logger(__name__)
 
 _MOVED = ".move"  # in a scope's `memory/`: the id of the move that has built the folder
 
 
-async def adopt_histories(home: Path, history: HistoryRowStore, moves: Sequence[ScopeMove]) -> int:
+async def adopt_histories(home: Path, history: SqlHistory, moves: Sequence[ScopeMove]) -> int:
     """Store the history in the files of every scope; return the number of scopes that have one.
 
     Idempotent; a kill interrupts it.
@@ -47,7 +52,7 @@ async def adopt_histories(home: Path, history: HistoryRowStore, moves: Sequence[
     return count
 
 
-async def _store(history: HistoryRowStore, scope: str, contents: ScopeHistory) -> bool:
+async def _store(history: SqlHistory, scope: str, contents: ScopeHistory) -> bool:
     """Store what the files of a scope have and the store lacks; return False if that is nothing."""
     while not await history.adopt(scope, contents):
         stored = await history.load(scope)

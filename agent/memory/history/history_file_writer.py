@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -23,8 +23,13 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, wait_for_thread
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.errors import StoreUnavailable
-from gateway.ports import HISTORY_JSONL, HISTORY_MD, DocumentChangeStore, HistoryRowStore, StalePath
+from gateway.ports import HISTORY_JSONL, HISTORY_MD, StalePath
 from gateway.text.history_lines import encode_entry
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+    from gateway.store.history import SqlHistory
+
 
 log = structlog.get_logger(__name__)
 
@@ -51,8 +56,8 @@ class HistoryFileWriter:
     def __init__(
         self,
         home: Path,
-        history: HistoryRowStore,
-        documents: DocumentChangeStore,
+        history: SqlHistory,
+        documents: SqlDocuments,
         *,
         is_mirroring: bool = True,
         disk: Disk | None = None,

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from agent.memory.history.history_files import NOTE_NAME
 from agent.memory.history.line_keys import line_fingerprint, remembered_lines
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode
-from gateway.ports import HISTORY_JSONL, RAW_JSONL, HistoryRowStore, Line, MarkKind
+from gateway.ports import HISTORY_JSONL, RAW_JSONL, Line, MarkKind
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+
 
 _KEPT = ("role", "timestamp", "turn", "i")  # fields of a message whose words are erased
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
@@ -24,7 +29,7 @@ def sentences(text: str) -> list[str]:
     return [piece.strip() for piece in _SENTENCE.split(text) if piece.strip()]
 
 
-async def remove_lines(history: HistoryRowStore, scope: str, name: str, removed: Collection[str]) -> None:
+async def remove_lines(history: SqlHistory, scope: str, name: str, removed: Collection[str]) -> None:
     """Remove lines from the note *name*, or sentences from the history. Idempotent."""
     if not is_plain_file(name):
         raise ValueError(f"nothing that was written down: {name!r}")
@@ -55,7 +60,7 @@ def _remove_sentences(text: str, removed: Collection[str]) -> str:
 
 
 async def redact_history(
-    history: HistoryRowStore,
+    history: SqlHistory,
     scope: str,
     *,
     memory: str,
@@ -91,7 +96,7 @@ async def redact_history(
 
 
 async def blank_raw(
-    history: HistoryRowStore, scope: str, is_match: Callable[[Line, Line], bool], *, keeps: tuple[str, ...] = _KEPT
+    history: SqlHistory, scope: str, is_match: Callable[[Line, Line], bool], *, keeps: tuple[str, ...] = _KEPT
 ) -> int:
     """Blank the raw messages for which *is_match*, called with the archive's line and the message, returns True.
 

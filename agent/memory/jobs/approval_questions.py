@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import structlog
 from cachetools import LRUCache
@@ -31,7 +32,11 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.i18n import translate
-from gateway.ports import AcceptOutcome, Job, Journal
+from gateway.ports import AcceptOutcome, Job
+
+if TYPE_CHECKING:
+    from gateway.store.journal import SqlJournal
+
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +55,7 @@ class ApprovalQuestions:
     def __init__(
         self,
         staging: StagedChangeStore,
-        journal: Journal,
+        journal: SqlJournal,
         *,
         now: Callable[[], datetime],
         account: Callable[[SessionKey], PlatformAccount | None] = lambda _: None,

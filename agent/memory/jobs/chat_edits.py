@@ -15,6 +15,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from agent.memory.documents.document_changes import UNARCHIVED
 from agent.memory.documents.file_documents import DocumentBusy, change_document
@@ -36,7 +37,11 @@ from agent.memory.history.line_keys import add_keys
 from agent.memory.jobs.memory_jobs import as_bullet
 from gateway.errors import ToolFailed
 from gateway.events import short_id
-from gateway.ports import DocumentChange, HistoryRowStore, Job
+from gateway.ports import DocumentChange, Job
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+
 
 EDIT_CAUSE = "edit:"  # then the turn and the tool call: the cause of a version
 _MAX_VERSIONS = 200  # of a scope that are searched for those of a turn
@@ -86,7 +91,7 @@ class ChatMemoryEditor:
 
     def __init__(
         self,
-        history: HistoryRowStore,
+        history: SqlHistory,
         documents: ScopeDocuments,
         staging: StagedChangeStore,
         *,

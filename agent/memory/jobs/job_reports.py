@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.memory.storage import transcript_lines as build
 from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage, short_id
-from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
+from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlTurnRecords
 
 
 async def send_job_report(
-    records: TurnRecordStore,
+    records: SqlTurnRecords,
     job: Job,
     session: SessionRow,
     text: str,

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
@@ -21,7 +21,11 @@ from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
-from gateway.ports import Job, JobQueue, MetricsRecorder
+from gateway.ports import Job, MetricsRecorder
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +76,7 @@ class JobRunner:
 
     def __init__(
         self,
-        jobs: JobQueue,
+        jobs: SqlJobs,
         *,
         quick: Mapping[str, Handler],
         slow: Mapping[str, Handler],
@@ -111,7 +115,7 @@ class JobRunner:
         return len(self._running)
 
     @property
-    def jobs(self) -> JobQueue:
+    def jobs(self) -> SqlJobs:
         """The queue of the jobs."""
         return self._jobs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 from cachetools import LRUCache
@@ -16,7 +17,11 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import SHARED
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import REMEMBER, DocumentStore, HistoryStore, Job, JobQueue, MetricsRecorder, SessionRow
+from gateway.ports import REMEMBER, DocumentStore, HistoryStore, Job, MetricsRecorder, SessionRow
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +63,7 @@ class MemoryJobs:
 
     def __init__(
         self,
-        jobs: JobQueue,
+        jobs: SqlJobs,
         documents: DocumentStore,
         *,
         history: HistoryStore,

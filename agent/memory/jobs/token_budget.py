@@ -1,7 +1,7 @@
 """Daily token budget of background jobs.
 
 The journal's usage rows are authoritative, so a restart counts nothing twice; later calls are added in memory.
-Several gateways on one database share the budget (`SharedCapStore`): each stores what it has spent and reserved.
+Several gateways on one database share the budget (`SqlSharedCaps`): each stores what it has spent and reserved.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import structlog
 
-from gateway.ports import UsageStore
-from gateway.ports.caps import CapChange, CapQuery, SharedCapCounts, SharedCapStore, TokenCount
+from gateway.ports.caps import CapChange, CapQuery, SharedCapCounts, TokenCount
+
+if TYPE_CHECKING:
+    from gateway.store.cap_counts import SqlSharedCaps
+    from gateway.store.usage import SqlUsage
+
 
 log = structlog.get_logger(__name__)
 
@@ -43,12 +48,12 @@ class TokenBudget:
 
     def __init__(
         self,
-        usage: UsageStore,
+        usage: SqlUsage,
         *,
         limit: int,
         zone: str,
         now: Callable[[], datetime],
-        shared_caps: SharedCapStore | None = None,
+        shared_caps: SqlSharedCaps | None = None,
     ) -> None:
         """Allow *limit* tokens per day of *zone*; 0 = no limit. *shared_caps* has the counts of several gateways."""
         self._usage = usage
@@ -104,7 +109,7 @@ class TokenBudget:
         # A limit below a single job's guess is still good for one job a day.
         return min(pending, left // min(self._guess, self._limit)) if left > 0 else 0
 
-    async def _offer(self, shared_caps: SharedCapStore, pending: int) -> int:
+    async def _offer(self, shared_caps: SqlSharedCaps, pending: int) -> int:
         """Reserve for as many of *pending* jobs as all gateways together may start."""
         guess, own = self._guess, self._own_count()
         left = self._limit - own.total

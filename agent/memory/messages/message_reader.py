@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agent.memory.storage.transcript_lines import (
     FORGOTTEN,
@@ -14,7 +15,11 @@ from agent.memory.storage.transcript_lines import (
     kind_of,
 )
 from gateway.events import SessionKey
-from gateway.ports import Line, StoredTurn, TranscriptStore
+from gateway.ports import Line, StoredTurn
+
+if TYPE_CHECKING:
+    from gateway.store.transcripts import SqlTranscripts
+
 
 _KEPT_OF_REPLACED = ("i", "turn", "role", "timestamp", "by")
 
@@ -22,7 +27,7 @@ _KEPT_OF_REPLACED = ("i", "turn", "role", "timestamp", "by")
 class MessageReader:
     """Reads messages of stored turns."""
 
-    def __init__(self, transcripts: TranscriptStore) -> None:
+    def __init__(self, transcripts: SqlTranscripts) -> None:
         self._transcripts = transcripts
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, start: int, end: int) -> list[Line]:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,7 +23,11 @@ from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.prompt.due_jobs import FLUSHED, ConversationSpan, after_flush
 from agent.memory.scopes import scope_folder
 from gateway.events import SessionKey
-from gateway.ports import DocumentStore, HistoryStore, Job, JobQueue
+from gateway.ports import DocumentStore, HistoryStore, Job
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +42,7 @@ class FlushJobs:
     """Handlers of the flush jobs. *writing* is held while files change; *token_limit* returns a prompt's limit."""
 
     home: Path
-    jobs: JobQueue
+    jobs: SqlJobs
     reader: MessageReader
     documents: DocumentStore
     writing: asyncio.Lock

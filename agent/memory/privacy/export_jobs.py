@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -38,20 +39,17 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
-from gateway.ports import (
-    FileKind,
-    FileStore,
-    HistoryRowStore,
-    Job,
-    JobQueue,
-    Line,
-    Outbox,
-    ScopeFile,
-    SessionRow,
-    TranscriptStore,
-    TurnRecordStore,
-    UsageStore,
-)
+from gateway.ports import FileKind, Job, Line, ScopeFile, SessionRow
+
+if TYPE_CHECKING:
+    from gateway.store.files import SqlFiles
+    from gateway.store.history import SqlHistory
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.outbox import SqlOutbox
+    from gateway.store.records import SqlTurnRecords
+    from gateway.store.transcripts import SqlTranscripts
+    from gateway.store.usage import SqlUsage
+
 
 log = structlog.get_logger(__name__)
 
@@ -71,15 +69,15 @@ class ExportJobs:
     """Handlers of the jobs. *limit* returns a channel's maximum file size."""
 
     home: Path
-    jobs: JobQueue
-    records: TurnRecordStore
-    outbox: Outbox
-    usage: UsageStore
+    jobs: SqlJobs
+    records: SqlTurnRecords
+    outbox: SqlOutbox
+    usage: SqlUsage
     session: Callable[[SessionKey], Awaitable[SessionRow]]
-    transcripts: TranscriptStore
+    transcripts: SqlTranscripts
     documents: ScopeDocuments
-    history: HistoryRowStore
-    files: FileStore
+    history: SqlHistory
+    files: SqlFiles
     staging: StagedChangeStore
     limit: Callable[[str], int]
     zone: Callable[[str], str]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptWindow, fold, move_start
 from agent.memory.storage.transcript_lines import decode_lines, kind_of
 from gateway.events import SessionKey
-from gateway.ports import MessageOutcome, SessionRow, StoredTurn, StoredWindow, TranscriptStore, TurnRecord
+from gateway.ports import MessageOutcome, SessionRow, StoredTurn, StoredWindow, TurnRecord
+
+if TYPE_CHECKING:
+    from gateway.store.transcripts import SqlTranscripts
 
 
 class ConversationCache:
@@ -19,7 +23,7 @@ class ConversationCache:
 
     def __init__(
         self,
-        transcripts: TranscriptStore,
+        transcripts: SqlTranscripts,
         *,
         capacity: int = 500,
         window: int = 100,

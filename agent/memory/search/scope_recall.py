@@ -30,20 +30,12 @@ from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_aro
 from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import StoreUnavailable
-from gateway.ports import (
-    MEMORY,
-    SEARCH_DEFAULTS,
-    DocumentChangeStore,
-    HistoryStore,
-    ScopeHead,
-    SearchHit,
-    SearchHits,
-    SearchOptions,
-    TranscriptStore,
-)
+from gateway.ports import MEMORY, SEARCH_DEFAULTS, HistoryStore, ScopeHead, SearchHit, SearchHits, SearchOptions
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
     from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
+    from gateway.store.documents import SqlDocuments
+    from gateway.store.transcripts import SqlTranscripts
 
 log = structlog.get_logger(__name__)
 
@@ -81,8 +73,8 @@ class ScopeRecall:
         read_document: Callable[[Path], str],
         zone: Callable[[str], str],
         history: HistoryStore,
-        turns: TranscriptStore | None = None,
-        rows: DocumentChangeStore | None = None,
+        turns: SqlTranscripts | None = None,
+        rows: SqlDocuments | None = None,
         meaning: GuardedEmbedder | None = None,
         options: RecallOptions | None = None,
     ) -> None:

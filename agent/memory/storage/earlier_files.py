@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import structlog
@@ -22,8 +23,12 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import FILE_MODE, Disk
 from gateway.errors import ObjectDamaged, UserError
 from gateway.ports.documents import is_mirrored
-from gateway.ports.earlier_files import CACHE, EarlierFile, EarlierFileStore
+from gateway.ports.earlier_files import CACHE, EarlierFile
 from gateway.ports.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from gateway.store.earlier_files import SqlEarlierFiles
+
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +55,7 @@ def build_filter(*, documents: bool, conversations: bool, history: bool, files: 
 
 async def fetch_earlier_files(
     home: Path,
-    store: EarlierFileStore,
+    store: SqlEarlierFiles,
     objects: ObjectStore | None,
     *,
     is_wanted: Callable[[str], bool],
@@ -77,7 +82,7 @@ async def fetch_earlier_files(
     return count
 
 
-async def _has_more(home: Path, local: Sequence[str], store: EarlierFileStore) -> bool:
+async def _has_more(home: Path, local: Sequence[str], store: SqlEarlierFiles) -> bool:
     """Return False if the home has all that the database may have. Raises UserError if it is another one's home."""
     state, has_turns = await store.state()
     kind, _, id_ = state.partition(":")
@@ -100,7 +105,7 @@ async def _has_more(home: Path, local: Sequence[str], store: EarlierFileStore) -
     return kind != _ADOPTING
 
 
-async def drop_earlier_files(home: Path, store: EarlierFileStore) -> None:
+async def drop_earlier_files(home: Path, store: SqlEarlierFiles) -> None:
     """Drop the files of *store*, which were taken over. If another gateway has done that, remove the home's copies."""
     if await store.exists():
         await store.drop()
@@ -123,7 +128,7 @@ async def _fetch_scope(
     folder: Path,
     scope: str,
     files: Mapping[str, EarlierFile],
-    store: EarlierFileStore,
+    store: SqlEarlierFiles,
     objects: ObjectStore | None,
     is_wanted: Callable[[str], bool],
 ) -> int:

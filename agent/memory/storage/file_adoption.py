@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import structlog
@@ -29,7 +30,11 @@ from agent.files.file_workspace import FILE_BYTES
 from agent.files.workspace_names import InvalidFileName, parse_own_name
 from agent.memory.scopes import list_scopes, scope_folder
 from gateway.events import quote_file_name
-from gateway.ports import BYTES, FileKind, FileStore, ScopeFile, ScopeFileChange
+from gateway.ports import BYTES, FileKind, ScopeFile, ScopeFileChange
+
+if TYPE_CHECKING:
+    from gateway.store.files import SqlFiles
+
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +62,7 @@ class _FoundFile:
     at: datetime
 
 
-async def adopt_files(home: Path, files: FileStore) -> int:
+async def adopt_files(home: Path, files: SqlFiles) -> int:
     """Store the files of every scope and remove them from their folders; return their number.
 
     A file is removed once its row is durable and has its digest. One that is not what its name says is set aside in
@@ -80,7 +85,7 @@ async def adopt_files(home: Path, files: FileStore) -> int:
     return count
 
 
-async def adopt_workspaces(home: Path, files: FileStore) -> int:
+async def adopt_workspaces(home: Path, files: SqlFiles) -> int:
     """Store what is in the folders `files/` of all scopes, and remove it there; return the number of new files.
 
     What a workspace cannot have is set aside in `backups/not-adopted`: links, hidden files, impossible names, files
@@ -120,7 +125,7 @@ def _find_workspaces(home: Path) -> Sequence[tuple[str, Path]]:
     return [(scope, folder) for scope, folder in folders if folder.is_dir() and not folder.is_symlink()]
 
 
-async def _store(files: FileStore, scope: str, file: _FoundFile) -> bool:
+async def _store(files: SqlFiles, scope: str, file: _FoundFile) -> bool:
     """Store a file; return False for one that is not what its name says."""
     data = await asyncio.to_thread(file.path.read_bytes)
     if await asyncio.to_thread(_digest, data) != file.digest:
@@ -129,7 +134,7 @@ async def _store(files: FileStore, scope: str, file: _FoundFile) -> bool:
     return stored.digest == file.digest and stored.size == len(data)
 
 
-async def _adopt_large(folder: Path, scope: str, files: FileStore) -> int:
+async def _adopt_large(folder: Path, scope: str, files: SqlFiles) -> int:
     """Store the large files of a lost store, whose names are not known, as attachments; return their number."""
     known = {each.place for each in await files.files(scope)}
     count = 0

@@ -21,7 +21,7 @@ from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 from cachetools import LRUCache
@@ -33,15 +33,12 @@ from agent.memory.storage.transcript_files import archive_of, archive_path, read
 from agent.memory.storage.transcript_lines import encode
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import (
-    MIRROR,
-    StaleFile,
-    StoredRecord,
-    StoredTurn,
-    TranscriptExtent,
-    TranscriptStore,
-    TurnRecordStore,
-)
+from gateway.ports import MIRROR, StaleFile, StoredRecord, StoredTurn, TranscriptExtent
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlTurnRecords
+    from gateway.store.transcripts import SqlTranscripts
+
 
 log = structlog.get_logger(__name__)
 
@@ -110,7 +107,7 @@ class SessionFile:
     size: int  # bytes, about
 
 
-async def list_session_files(home: Path, scope: str, transcripts: TranscriptStore) -> Sequence[SessionFile]:
+async def list_session_files(home: Path, scope: str, transcripts: SqlTranscripts) -> Sequence[SessionFile]:
     """Return the files that the mirror of *scope* has, by name."""
     found: list[SessionFile] = []
     for head in await transcripts.heads(scope, {}):
@@ -122,7 +119,7 @@ async def list_session_files(home: Path, scope: str, transcripts: TranscriptStor
     return sorted(found, key=lambda file: file.name)
 
 
-async def read_session_file(file: SessionFile, transcripts: TranscriptStore) -> bytes:
+async def read_session_file(file: SessionFile, transcripts: SqlTranscripts) -> bytes:
     """Return the content of a file from the store."""
     turns = await _read_turns(transcripts, file.scope, file.key, file.transcript)
     return b"".join((_head(file.transcript, file.key, turns), *(turn.body for turn in turns)))
@@ -134,8 +131,8 @@ class SessionFileWriter:
     def __init__(
         self,
         home: Path,
-        records: TurnRecordStore,
-        transcripts: TranscriptStore,
+        records: SqlTurnRecords,
+        transcripts: SqlTranscripts,
         *,
         is_mirroring: bool = True,
         policy: FileWritePolicy | None = None,
@@ -627,7 +624,7 @@ class SessionFileWriter:
 
 
 async def _read_turns(
-    transcripts: TranscriptStore, scope: str, key: SessionKey, transcript: str
+    transcripts: SqlTranscripts, scope: str, key: SessionKey, transcript: str
 ) -> Sequence[StoredTurn]:
     turns: list[StoredTurn] = []
     while page := await transcripts.since(scope, key, transcript, turns[-1].seq if turns else -(2**62)):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,7 +17,11 @@ from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_files import read_head, read_transcript, transcript_of_archive
 from agent.memory.storage.transcript_lines import TranscriptBlock, encode, parse_time
 from gateway.events import SessionKey
-from gateway.ports import Line, MessageOutcome, SessionRow, StoredTurn, TranscriptStore
+from gateway.ports import Line, MessageOutcome, SessionRow, StoredTurn
+
+if TYPE_CHECKING:
+    from gateway.store.transcripts import SqlTranscripts
+
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +32,7 @@ _TRANSCRIPT = re.compile(r"[a-z0-9]{1,64}")
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-async def adopt_transcripts(home: Path, transcripts: TranscriptStore, sessions: Sequence[SessionRow]) -> int:
+async def adopt_transcripts(home: Path, transcripts: SqlTranscripts, sessions: Sequence[SessionRow]) -> int:
     """Store the turns that are in files and not in the store; return their number. Idempotent; a kill interrupts it.
 
     No file is changed. Raises OSError and StoreUnavailable.

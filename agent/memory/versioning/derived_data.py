@@ -13,7 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.memory.history.history_redaction import blank_raw, sentences
 from agent.memory.messages.message_range import entry_id
@@ -22,7 +22,12 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.versioning.version_sources import remembering_turn
 from agent.one_line import one_line
-from gateway.ports import HISTORY_JSONL, RAW_JSONL, DocumentChange, DocumentChangeStore, HistoryEntry, HistoryRowStore
+from gateway.ports import HISTORY_JSONL, RAW_JSONL, DocumentChange, HistoryEntry
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+    from gateway.store.history import SqlHistory
+
 
 _MAX_CHANGES = 2_000  # searched
 _MIN_WORDS = 3  # of a message with a content that can be recognised
@@ -36,7 +41,7 @@ _STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
 class DerivedDataFinder:
     """Searches a scope's history, changes and notes."""
 
-    def __init__(self, changes: DocumentChangeStore, history: HistoryRowStore) -> None:
+    def __init__(self, changes: SqlDocuments, history: SqlHistory) -> None:
         self._changes = changes
         self._history = history
         self._disk = Disk()

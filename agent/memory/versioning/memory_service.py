@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from agent.memory.displayed_messages import order_messages
 from agent.memory.documents.document_changes import change_diff
@@ -15,15 +16,13 @@ from agent.memory.editing.three_way_merge import revert_change
 from agent.memory.history.line_keys import keys_of_all_lines, line_fingerprint
 from agent.memory.storage.transcript_lines import decode_lines
 from agent.memory.versioning.version_sources import VersionSources, remembering_turn
-from gateway.ports import (
-    DisplayedMessage,
-    DocumentChange,
-    HistoryEntry,
-    HistoryRowStore,
-    Journal,
-    TextChange,
-    TranscriptStore,
-)
+from gateway.ports import DisplayedMessage, DocumentChange, HistoryEntry, TextChange
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+    from gateway.store.journal import SqlJournal
+    from gateway.store.transcripts import SqlTranscripts
+
 
 _MIN_PATTERN = 3  # characters
 _MAX_ATTEMPTS = 3
@@ -56,10 +55,10 @@ class MemoryService:
 
     def __init__(
         self,
-        history: HistoryRowStore,
+        history: SqlHistory,
         documents: ScopeDocuments,
-        journal: Journal,
-        transcripts: TranscriptStore,
+        journal: SqlJournal,
+        transcripts: SqlTranscripts,
     ) -> None:
         self._history = history
         self._sources = VersionSources(history, transcripts)

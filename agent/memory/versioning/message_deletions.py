@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -22,21 +23,16 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage import transcript_lines as build
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from gateway.events import SessionKey, short_id
-from gateway.ports import (
-    FileKind,
-    FileStore,
-    InboxRow,
-    Job,
-    JobQueue,
-    Journal,
-    MessageOutcome,
-    SessionRow,
-    StoredTurn,
-    TranscriptStore,
-    TurnRecord,
-    TurnRecordStore,
-)
+from gateway.ports import FileKind, InboxRow, Job, MessageOutcome, SessionRow, StoredTurn, TurnRecord
 from gateway.text.deleted_messages import DIGEST, find_message
+
+if TYPE_CHECKING:
+    from gateway.store.files import SqlFiles
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.journal import SqlJournal
+    from gateway.store.records import SqlTurnRecords
+    from gateway.store.transcripts import SqlTranscripts
+
 
 log = structlog.get_logger(__name__)
 
@@ -53,11 +49,11 @@ class MessageDeletionJobs:
     *writing* is held while files are written.
     """
 
-    files: FileStore
-    journal: Journal
-    records: TurnRecordStore
-    transcripts: TranscriptStore
-    jobs: JobQueue
+    files: SqlFiles
+    journal: SqlJournal
+    records: SqlTurnRecords
+    transcripts: SqlTranscripts
+    jobs: SqlJobs
     documents: ScopeDocuments
     derived_data: DerivedDataFinder
     staging: StagedChangeStore
@@ -153,7 +149,7 @@ class MessageDeletionJobs:
 
 
 async def remove_unreferenced(
-    files: FileStore, transcripts: TranscriptStore, scope: str, digests: Collection[str]
+    files: SqlFiles, transcripts: SqlTranscripts, scope: str, digests: Collection[str]
 ) -> None:
     """Remove those attachments of *scope* that no line refers to."""
     left = {digest for digest in digests if DIGEST.fullmatch(digest)}

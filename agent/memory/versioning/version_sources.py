@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from agent.memory.documents.document_changes import APPROVED, CONSOLIDATION, DREAM_CAUSE
 from agent.memory.editing.entry_matching import extract_words
@@ -12,7 +13,12 @@ from agent.memory.messages.message_range import entry_id
 from agent.memory.messages.message_reader import messages_between
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
 from gateway.events import SessionKey
-from gateway.ports import DisplayedMessage, DocumentChange, HistoryEntry, HistoryRowStore, Line, TranscriptStore
+from gateway.ports import DisplayedMessage, DocumentChange, HistoryEntry, Line
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+    from gateway.store.transcripts import SqlTranscripts
+
 
 # Then the turn and a place in it: the cause of a fact that a person asked to remember, and of an edit they asked for.
 _REQUESTS = ("remember:", "edit:")
@@ -36,7 +42,7 @@ def remembering_turn(version: DocumentChange) -> str:
 class VersionSources:
     """Finds the history entries and messages that versions were derived from."""
 
-    def __init__(self, history: HistoryRowStore, transcripts: TranscriptStore) -> None:
+    def __init__(self, history: SqlHistory, transcripts: SqlTranscripts) -> None:
         self._history = history
         self._transcripts = transcripts
 

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from gateway.errors import SettingsError, WorkerReplaced
 from gateway.journal_file import JournalMove, StoreKind, misplaced_journal, read_move, write_move
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.settings import check_settings
 from gateway.store.claims import ChatClaims
 from gateway.store.database import Database
@@ -38,7 +38,7 @@ from gateway.store.writer import BatchWriter
 Wrap: TypeAlias = Callable[[psycopg.Connection[Any]], PostgresConnection]
 
 
-async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = utc_now) -> Store:
+async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = utc_now) -> SqlStore:
     """Open the store in the database at *url*, its tables made when missing, as its one gateway or as one of several.
 
     Raises StoreUnavailable when it cannot be reached or a gateway has it that does not share, SchemaTooNew when a newer

@@ -13,7 +13,7 @@ import structlog
 
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.journal_file import damaged_line, fault_line, misplaced_journal, read_only, remove_move
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.store.engine import Clock, utc_now
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import schema
@@ -28,7 +28,7 @@ FILE = "journal.db"
 Connect = Callable[[Path], SqliteConnection]
 
 
-async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = utc_now) -> Store:
+async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = utc_now) -> SqlStore:
     """Open the embedded store of *home*, made when missing, with what the last run left in its wake-ups.
 
     The caller holds the home's lock. Raises StoreUnavailable when the file is damaged or cannot be

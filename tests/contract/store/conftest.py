@@ -9,10 +9,11 @@ from typing import Protocol
 
 import pytest
 
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.store import claims, workers
 from gateway.store.engine import Clock
 from gateway.store.postgres import open_database, schema, worker_locks
+from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import open_file
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.shared_workers import HOUR, LossyConnection, Workers
@@ -25,7 +26,7 @@ class StoreBackend(Protocol):
 
     wall: WallClock
 
-    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
+    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> SqlStore:
         """Open the store as a process that starts would."""
         ...
 
@@ -33,7 +34,7 @@ class StoreBackend(Protocol):
         """End the running process without its knowing."""
         ...
 
-    async def reopen(self) -> Store:
+    async def reopen(self) -> SqlStore:
         """Open the store as the next process does, after a kill."""
         await self.kill()
         return await self.open()
@@ -49,12 +50,12 @@ class SqliteBackend(StoreBackend):
         self._runs = 0
         self._path = folder / "run-0" / "journal.db"
         self._path.parent.mkdir()
-        self._opened: list[Store] = []
+        self._opened: list[SqlStore] = []
 
-    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
+    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> SqlStore:
         """Open the store as a process that starts would."""
         limits, clock = limits or StoreLimits(), clock or self.wall.now
-        store: Store
+        store: SqlStore
         if self._is_inline:
             store = await open_inline_store(self._path, limits, clock=clock)
         else:
@@ -79,10 +80,10 @@ class PostgresBackend(StoreBackend):
     def __init__(self, server: PostgresServer) -> None:
         self.wall = WallClock()
         self._server = server
-        self._opened: list[Store] = []
+        self._opened: list[SqlStore] = []
         server.empty()
 
-    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
+    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> SqlStore:
         """Open the store as a process that starts would."""
         store = await open_database(self._server.url, limits or StoreLimits(), clock=clock or self.wall.now)
         self._opened.append(store)
@@ -124,7 +125,7 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-async def store(backend: StoreBackend) -> Store:
+async def store(backend: StoreBackend) -> SqlStore:
     """Return an open store with the default limits."""
     return await backend.open()
 

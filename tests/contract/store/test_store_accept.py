@@ -22,9 +22,10 @@ from gateway.events import (
     turn_id,
 )
 from gateway.ports.journal import AcceptOutcome, InboxRow, MessageOutcome, TurnRecord
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.store import expiry
 from gateway.store.inbox import LONGEST_ID
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
     ANN,
@@ -57,7 +58,7 @@ async def test_a_new_message_is_there_after_a_kill(backend: StoreBackend) -> Non
     assert [(row.seq, row.message, row.role) for row in lease.rows] == [(acceptance.seq, message, Role.ADMIN)]
 
 
-async def test_a_redelivery_is_a_duplicate_with_the_first_number(store: Store) -> None:
+async def test_a_redelivery_is_a_duplicate_with_the_first_number(store: SqlStore) -> None:
     """The logical key decides, whatever event ids the redelivery carries."""
     first = await accept(store, said(event_ids=("e1",)))
     again = await accept(store, said(event_ids=("e2",)))
@@ -78,7 +79,7 @@ def long_id(size: int) -> str:
     return random.Random(size).randbytes(size // 2).hex() + "x" * (size % 2)  # noqa: S311 - no secret
 
 
-async def test_the_longest_ids_are_stored_by_every_engine(store: Store) -> None:
+async def test_the_longest_ids_are_stored_by_every_engine(store: SqlStore) -> None:
     """All at once: a chat, a message, an account, a revision, a sender and an event of 512 bytes each."""
     longest = long_id(LONGEST_ID)
     message = said(
@@ -99,7 +100,7 @@ async def test_the_longest_ids_are_stored_by_every_engine(store: Store) -> None:
 
 
 @pytest.mark.parametrize("field", ["id", "by", "key", "account", "revision", "event_ids"])
-async def test_a_longer_id_is_refused_in_one_place(store: Store, field: str) -> None:
+async def test_a_longer_id_is_refused_in_one_place(store: SqlStore, field: str) -> None:
     """It is an event that cannot be read, on every engine: nothing is stored, and its neighbours are."""
     value: Any = long_id(LONGEST_ID + 1)
     value = {"key": SessionKey("telegram", value), "event_ids": ("e", value)}.get(field, value)
@@ -109,13 +110,13 @@ async def test_a_longer_id_is_refused_in_one_place(store: Store, field: str) -> 
     assert [row.message.message_id for row in await store.journal.waiting_rows(ANN)] == ["2"]
 
 
-async def test_event_ids_do_not_decide_where_there_is_a_message_id(store: Store) -> None:
+async def test_event_ids_do_not_decide_where_there_is_a_message_id(store: SqlStore) -> None:
     """A repeated event id (Telegram's update ids restart) does not swallow another message."""
     await accept(store, said(id="1", event_ids=("e1",)))
     assert (await accept(store, said(id="2", event_ids=("e1",)))).outcome is AcceptOutcome.NEW
 
 
-async def test_any_of_a_buttons_event_ids_decides(store: Store) -> None:
+async def test_any_of_a_buttons_event_ids_decides(store: SqlStore) -> None:
     """Without a message id one known event id makes a duplicate."""
     button = said("yes", id="", kind=InboundKind.BUTTON, event_ids=("a", "b"))
     await accept(store, button, is_control=True)
@@ -125,7 +126,7 @@ async def test_any_of_a_buttons_event_ids_decides(store: Store) -> None:
     assert (await accept(store, replace(button, event_ids=("c",)), is_control=True)).outcome is AcceptOutcome.NEW
 
 
-async def test_the_same_message_id_in_another_chat_or_account_is_new(store: Store) -> None:
+async def test_the_same_message_id_in_another_chat_or_account_is_new(store: SqlStore) -> None:
     """Keys hold the block, the bot account and the chat."""
     await accept(store, said())
     assert (await accept(store, said(key=BOB))).outcome is AcceptOutcome.NEW
@@ -133,7 +134,7 @@ async def test_the_same_message_id_in_another_chat_or_account_is_new(store: Stor
     assert (await accept(store, said(account="second"))).outcome is AcceptOutcome.NEW
 
 
-async def test_an_edit_of_a_waiting_message_replaces_its_text(store: Store) -> None:
+async def test_an_edit_of_a_waiting_message_replaces_its_text(store: SqlStore) -> None:
     """The edit keeps the message's place and turn, and an edit delivered again is a duplicate."""
     await accept(store, said("one", id="1", event_ids=("e",)))
     await accept(store, said("two", id="2", second=1))
@@ -146,14 +147,14 @@ async def test_an_edit_of_a_waiting_message_replaces_its_text(store: Store) -> N
     assert lease.turn == turn_id(said(id="1"))
 
 
-async def test_an_original_after_its_edit_changes_nothing(store: Store) -> None:
+async def test_an_original_after_its_edit_changes_nothing(store: SqlStore) -> None:
     """A late first revision does not take the edit back."""
     await accept(store, said("new", revision="r2"))
     assert (await accept(store, said("old"))).outcome is AcceptOutcome.DUPLICATE
     assert (await claim(store)).rows[0].message.text == "new"
 
 
-async def test_an_edit_after_the_claim_is_noted_for_the_next_turn(store: Store) -> None:
+async def test_an_edit_after_the_claim_is_noted_for_the_next_turn(store: SqlStore) -> None:
     """It opens no turn, and ends with the turn it was told to."""
     lease = await begin_turn(store, said("one"))
     assert (await accept(store, said("ONE", revision="r2"))).outcome is AcceptOutcome.NOTED
@@ -166,7 +167,7 @@ async def test_an_edit_after_the_claim_is_noted_for_the_next_turn(store: Store) 
     assert (await claim(store)).notes == ()
 
 
-async def test_a_note_is_told_again_to_a_turn_that_is_claimed_again(store: Store) -> None:
+async def test_a_note_is_told_again_to_a_turn_that_is_claimed_again(store: SqlStore) -> None:
     """A given-back turn gets the notes it had, and none that came later."""
     await answer(store, said("one"))
     await accept(store, said("", kind=InboundKind.DELETION))
@@ -177,7 +178,7 @@ async def test_a_note_is_told_again_to_a_turn_that_is_claimed_again(store: Store
     assert again.notes[0].seq == lease.notes[0].seq
 
 
-async def test_a_deletion_ends_a_waiting_message(store: Store) -> None:
+async def test_a_deletion_ends_a_waiting_message(store: SqlStore) -> None:
     """Nobody answers what was taken back, and its redelivery stays a duplicate."""
     await accept(store, said())
     deletion = said("", kind=InboundKind.DELETION)
@@ -188,14 +189,14 @@ async def test_a_deletion_ends_a_waiting_message(store: Store) -> None:
     assert await store.journal.claim(ANN) is None
 
 
-async def test_a_deletion_of_something_unknown_stores_nothing(store: Store) -> None:
+async def test_a_deletion_of_something_unknown_stores_nothing(store: SqlStore) -> None:
     """A stranger's deleted message leaves no row."""
     acceptance = await accept(store, said("", kind=InboundKind.DELETION))
     assert (acceptance.outcome, acceptance.seq) == (AcceptOutcome.DUPLICATE, 0)
     assert (await accept(store, said())).outcome is AcceptOutcome.NEW
 
 
-async def test_an_edit_behind_the_deletion_of_an_old_message_is_no_new_one(store: Store) -> None:
+async def test_an_edit_behind_the_deletion_of_an_old_message_is_no_new_one(store: SqlStore) -> None:
     """In a chat with a conversation, a deleted message whose keys are gone is not answered through a late edit."""
     await answer(store, said("one"))
     await accept(store, said("", id="of-last-year", kind=InboundKind.DELETION))
@@ -224,7 +225,7 @@ async def test_a_waiting_text_that_becomes_a_command_is_a_turn_of_its_own(backen
     assert await store.journal.steer(lease) == ()
 
 
-async def test_a_late_older_edit_does_not_win(store: Store) -> None:
+async def test_a_late_older_edit_does_not_win(store: SqlStore) -> None:
     """Edits are compared by their time, whichever comes first, while the message waits and after its answer."""
     await accept(store, said("one"))
     newest, older = (said(f"at {at}", revision=edit_revision(at, at)) for at in ("1800000060", "1800000009.5"))
@@ -240,7 +241,7 @@ async def test_a_late_older_edit_does_not_win(store: Store) -> None:
     )
 
 
-async def test_two_edits_within_one_second_are_both_seen(store: Store) -> None:
+async def test_two_edits_within_one_second_are_both_seen(store: SqlStore) -> None:
     """A platform whose clock counts seconds gives both the same time; the one that comes later wins."""
     await accept(store, said("one"))
     for words in ("two", "three"):
@@ -368,7 +369,7 @@ STRANGE = ["\ud800 lone", "nul \0 in it", "\udfff\ud800", "\u202e rtl", "", "\uf
 
 
 @pytest.mark.parametrize("text", STRANGE, ids=ascii)
-async def test_strange_text_is_kept_as_it_is(store: Store, text: str) -> None:
+async def test_strange_text_is_kept_as_it_is(store: SqlStore, text: str) -> None:
     """No text breaks a batch, in any field that a platform fills."""
     key = SessionKey("telegram", f"42{text}")
     message = InboundMessage(
@@ -387,7 +388,7 @@ async def test_strange_text_is_kept_as_it_is(store: Store, text: str) -> None:
     assert stored.record.lines[1]["content"] == text
 
 
-async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
+async def test_a_dead_letter_and_its_message_stay_known(store: SqlStore) -> None:
     """A message that was set aside is not tried again when its platform repeats it, and the story tells why."""
     lease = await begin_turn(store)
     await store.journal.commit(lease, answered(lease, outcome=MessageOutcome.DEAD, failure="poison"))
@@ -436,7 +437,7 @@ async def test_texts_go_after_a_week_and_keys_after_a_month(backend: StoreBacken
     assert again.seq > first.rows[0].seq
 
 
-async def test_a_deletion_is_due_at_once_and_told_once(store: Store) -> None:
+async def test_a_deletion_is_due_at_once_and_told_once(store: SqlStore) -> None:
     """Nobody need write again for it to count: a job says so, and either that job or the next turn ends the note."""
     await answer(store, said("one"))
     await accept(store, said("", kind=InboundKind.DELETION))
@@ -466,7 +467,7 @@ async def test_a_deletion_is_due_at_once_and_told_once(store: Store) -> None:
     assert (await claim(store)).notes == ()
 
 
-async def test_a_turn_that_took_a_deletion_up_keeps_it(store: Store) -> None:
+async def test_a_turn_that_took_a_deletion_up_keeps_it(store: SqlStore) -> None:
     """What a running turn was told of is that turn's to store."""
     await answer(store, said("one"))
     await accept(store, said("", kind=InboundKind.DELETION))
@@ -474,7 +475,7 @@ async def test_a_turn_that_took_a_deletion_up_keeps_it(store: Store) -> None:
     assert await store.records.pending_notes(ANN, lease.notes[0].seq) is None
 
 
-async def test_a_deletion_of_what_only_files_know_is_due_too(store: Store) -> None:
+async def test_a_deletion_of_what_only_files_know_is_due_too(store: SqlStore) -> None:
     """Keys of old messages leave the journal; where there is a conversation, its files are asked."""
     await answer(store, said("one"))
     await accept(store, said("", id="of-last-year", kind=InboundKind.DELETION))

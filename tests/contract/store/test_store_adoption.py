@@ -9,8 +9,9 @@ import pytest
 from gateway.events import SessionKey
 from gateway.journal_file import OpenChoice, lost_journal, read_stamp
 from gateway.ports.outbox import PartState
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.store.adoption import OpenWork
+from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
 from gateway.store.sqlite.closed_journal import mark_adopted
 from tests.fakes.store import kill
@@ -19,7 +20,7 @@ from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, 
 CARL = SessionKey("telegram", "77")
 
 
-async def opened(path: Path) -> Store:
+async def opened(path: Path) -> SqlStore:
     """Open the store at the time of the messages."""
     return await open_file(path, StoreLimits(), clock=lambda: START)
 

@@ -26,10 +26,8 @@ from gateway.ports.caps import (
     ExceededCap,
     Release,
     SharedCapCounts,
-    SharedCapStore,
     TokenCount,
 )
-from gateway.ports.store import Store
 from gateway.store.cap_counts import SqlSharedCaps, digest
 from gateway.store.postgres import cap_session
 from gateway.store.postgres.cap_session import CapConnection
@@ -44,19 +42,19 @@ NO_LIMITS = CapLimits()
 EVE = PlatformAccount(kind="telegram", id="7")
 
 
-def counts_of(store: Store, worker: str = "") -> SqlSharedCaps:
+def counts_of(store: SqlStore, worker: str = "") -> SqlSharedCaps:
     """Return the counts of a store whose one writer is exclusive, as *worker* or as the listed one has them."""
     assert isinstance(store, SqlStore)
     return SqlSharedCaps(store._engine.writer, worker or store._engine.owner)
 
 
-async def read(caps: SharedCapStore, *names: str, notices: tuple[str, ...] = ()) -> SharedCapCounts:
+async def read(caps: SqlSharedCaps, *names: str, notices: tuple[str, ...] = ()) -> SharedCapCounts:
     """Return what is counted under *names*."""
     query = CapQuery(names=names, day=DAY, since=START - timedelta(minutes=10), notices=notices)
     return await caps.judge(query, lambda found: (None, found))
 
 
-async def spent_elsewhere(caps: SharedCapStore, *names: str) -> dict[str, tuple[int, int]]:
+async def spent_elsewhere(caps: SqlSharedCaps, *names: str) -> dict[str, tuple[int, int]]:
     """Return what the other gateways have spent and reserved."""
     found = await read(caps, *names)
     return {name: (count.spent, count.held) for name, count in found.elsewhere.items()}
@@ -76,7 +74,7 @@ async def test_each_gateway_has_its_own_counts_and_sees_those_of_the_others(back
     assert await spent_elsewhere(counts_of(store), "house") == {"house": (8, 0)}
 
 
-async def test_the_latest_count_stays_whatever_a_decision_stores(store: Store) -> None:
+async def test_the_latest_count_stays_whatever_a_decision_stores(store: SqlStore) -> None:
     """Counts are collected for one transaction, but not across a decision, which has older ones than what follows."""
     ours, theirs = counts_of(store), counts_of(store, "another")
 
@@ -93,7 +91,7 @@ async def test_the_latest_count_stays_whatever_a_decision_stores(store: Store) -
     assert await spent_elsewhere(theirs, "house") == {"house": (3, 0)}
 
 
-async def test_what_is_reserved_is_free_when_its_gateway_is_gone(store: Store) -> None:
+async def test_what_is_reserved_is_free_when_its_gateway_is_gone(store: SqlStore) -> None:
     """What was spent is not."""
     ours, theirs = counts_of(store), counts_of(store, "never listed")
     for caps in (ours, theirs):
@@ -102,7 +100,7 @@ async def test_what_is_reserved_is_free_when_its_gateway_is_gone(store: Store) -
     assert await spent_elsewhere(ours, "house") == {"house": (10, 0)}
 
 
-async def test_entries_are_counted_once_and_notices_have_a_turn(store: Store) -> None:
+async def test_entries_are_counted_once_and_notices_have_a_turn(store: SqlStore) -> None:
     """A later window's notice takes the place of the earlier one; what is refused stores nothing."""
     caps = counts_of(store)
     told = CapNotice(name="person-turns/ann", chat="x:1", until=START + timedelta(minutes=5), limit=20)
@@ -134,7 +132,7 @@ async def test_old_counts_go_and_no_name_is_stored(backend: StoreBackend) -> Non
     assert await store._engine.writer.submit(lambda database: database.execute(rows).fetchall()) == []
 
 
-async def test_a_start_counts_the_rows_of_usage_unless_another_gateway_counts(store: Store) -> None:
+async def test_a_start_counts_the_rows_of_usage_unless_another_gateway_counts(store: SqlStore) -> None:
     """The first of several begins with them; one that joins finds them, and counts none twice."""
     caps = counts_of(store)
     base = CapChange(day=DAY, tokens=(TokenCount("house", 100, 0),), entries=(CountedEntry("person/ann", "t1", START),))

@@ -15,7 +15,7 @@ from gateway.events import OutboundKind, OutboundMessage
 from gateway.ports import FileKind
 from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import Job, JobAdvance, TurnCommit, TurnStep
-from gateway.ports.store import Store
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
     ANN,
@@ -56,7 +56,7 @@ async def test_a_commit_is_all_there_after_a_kill(backend: StoreBackend) -> None
     assert await store.journal.claim(ANN) is None
 
 
-async def test_committing_again_returns_what_is_stored(store: Store) -> None:
+async def test_committing_again_returns_what_is_stored(store: SqlStore) -> None:
     """A commit whose reply was lost is recognised, even when it now says something else."""
     lease = await begin_turn(store)
     first = await store.journal.commit(lease, answered(lease, "one"))
@@ -66,7 +66,7 @@ async def test_committing_again_returns_what_is_stored(store: Store) -> None:
     await store.journal.commit(running, answered(running))  # the lane was not freed by the repetition
 
 
-async def test_a_commit_happens_even_if_its_caller_is_cancelled(store: Store) -> None:
+async def test_a_commit_happens_even_if_its_caller_is_cancelled(store: SqlStore) -> None:
     """/stop after the commit has begun is "already answered"; the lane goes on."""
     await accept(store, said(id="1"))
     await accept(store, said(id="2"))
@@ -82,7 +82,7 @@ async def test_a_commit_happens_even_if_its_caller_is_cancelled(store: Store) ->
     assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
 
 
-async def test_a_commit_for_a_session_that_moved_on_does_not_count(store: Store) -> None:
+async def test_a_commit_for_a_session_that_moved_on_does_not_count(store: SqlStore) -> None:
     """/new between claim and commit: nothing is stored, the rows go back, and cannot do so for ever."""
     await accept(store, said())
     attempts = []
@@ -102,7 +102,7 @@ async def test_a_commit_for_a_session_that_moved_on_does_not_count(store: Store)
     await store.journal.commit(lease, answered(lease, "new"))
 
 
-async def test_a_first_turn_is_stored_though_a_command_beside_it_was_settled_before(store: Store) -> None:
+async def test_a_first_turn_is_stored_though_a_command_beside_it_was_settled_before(store: SqlStore) -> None:
     """The command gives the new session its scope. The turn has the same one, and does not run again."""
     lease = await begin_turn(store, said(id="1"))
     await accept(store, said("/status", id="2"), is_control=True)
@@ -115,7 +115,7 @@ async def test_a_first_turn_is_stored_though_a_command_beside_it_was_settled_bef
     assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
 
 
-async def test_a_control_row_is_settled_beside_a_running_turn(store: Store) -> None:
+async def test_a_control_row_is_settled_beside_a_running_turn(store: SqlStore) -> None:
     """/status neither waits for the lane nor moves its index; settling twice is settling once."""
     lease = await begin_turn(store, said(id="1"))
     await accept(store, said("/status", id="2"), is_control=True)
@@ -133,7 +133,7 @@ async def test_a_control_row_is_settled_beside_a_running_turn(store: Store) -> N
     assert story.inbox[0]["state"] == "answered"
 
 
-async def test_a_new_transcript_starts_at_index_zero(store: Store) -> None:
+async def test_a_new_transcript_starts_at_index_zero(store: SqlStore) -> None:
     """/new's commit replaces the transcript, once."""
     lease = await answer(store, said(), "answer")
     record = plain_record("tnew", await store.journal.session(ANN), new_transcript="fresh")
@@ -146,7 +146,7 @@ async def test_a_new_transcript_starts_at_index_zero(store: Store) -> None:
     assert (await store.journal.session(ANN)).transcript == "fresh"
 
 
-async def test_appended_lines_that_take_indices_are_fenced(store: Store) -> None:
+async def test_appended_lines_that_take_indices_are_fenced(store: SqlStore) -> None:
     """A record outside the lane cannot take indices that the lane has given away."""
     await answer(store, said(), "answer")
     session = await store.journal.session(ANN)
@@ -156,7 +156,7 @@ async def test_appended_lines_that_take_indices_are_fenced(store: Store) -> None
     assert (await store.journal.session(ANN)).next_index == session.next_index
 
 
-async def test_what_is_said_beside_appended_lines_is_said_once(store: Store) -> None:
+async def test_what_is_said_beside_appended_lines_is_said_once(store: SqlStore) -> None:
     """A report of work that no turn did: however often it is appended, it is one message in its chat."""
     record = plain_record("treport", await store.journal.session(ANN))
     report = OutboundMessage(id="treport.1", key=ANN, text="Done.", kind=OutboundKind.NOTICE)
@@ -179,7 +179,7 @@ async def test_turns_that_are_in_their_files_are_not_returned_again(backend: Sto
     assert [each.turn for each in await store.transcripts.scan("")] == [turns[0], turns[2], turns[1]]
 
 
-async def test_the_mirror_is_woken_at_start_and_by_each_commit(store: Store) -> None:
+async def test_the_mirror_is_woken_at_start_and_by_each_commit(store: SqlStore) -> None:
     """What was left at the last stop is looked at without a new commit."""
     await asyncio.wait_for(store.records.wait_unwritten(), 10)
     waiting = asyncio.create_task(store.records.wait_unwritten())
@@ -204,7 +204,7 @@ async def test_sessions_are_listed_most_recent_first(backend: StoreBackend) -> N
     assert dataclasses.replace(newest, used_at=None) == await store.journal.session(ANN)
 
 
-async def test_a_story_needs_a_reference_that_fits_one_turn(store: Store) -> None:
+async def test_a_story_needs_a_reference_that_fits_one_turn(store: SqlStore) -> None:
     """A prefix is enough; an empty, unknown or shared one finds nothing."""
     lease = await answer(store, said(), "x")
     await answer(store, said(id="2"), "x")
@@ -266,7 +266,7 @@ async def test_a_job_advances_only_while_it_is_queued(backend: StoreBackend) -> 
     assert await store.jobs.pending_of("remind") == ()
 
 
-async def test_a_commit_replaces_the_jobs_of_a_prefix(store: Store) -> None:
+async def test_a_commit_replaces_the_jobs_of_a_prefix(store: SqlStore) -> None:
     """What it ends is gone before what it queues comes, so one commit moves a job, id and all."""
     job = Job(id="remind:r1:a", kind="remind", scope="chats/c", payload={"n": 1}, due_at=START)
     beside = replace(job, id="remind:r1-:%_")
@@ -280,7 +280,7 @@ async def test_a_commit_replaces_the_jobs_of_a_prefix(store: Store) -> None:
     assert await store.jobs.pending_of("remind") == (moved, after)
 
 
-async def test_the_next_due_job_is_known(store: Store) -> None:
+async def test_the_next_due_job_is_known(store: SqlStore) -> None:
     """Of the kinds asked about, not leased, and later than asked: the others are running or cannot begin."""
     for n, kind in enumerate(("think", "write", "think")):
         await store.jobs.put(
@@ -295,7 +295,7 @@ async def test_the_next_due_job_is_known(store: Store) -> None:
     assert await store.jobs.next_due(START, kinds=()) is None
 
 
-async def test_a_queued_job_wakes_its_worker(store: Store) -> None:
+async def test_a_queued_job_wakes_its_worker(store: SqlStore) -> None:
     """Whether it came by put or by a commit; and the wait has an end."""
     await store.jobs.wait_changed(timedelta(seconds=10))  # at start there may be some
     await store.jobs.wait_changed(timedelta(milliseconds=1))
@@ -305,7 +305,7 @@ async def test_a_queued_job_wakes_its_worker(store: Store) -> None:
     await asyncio.wait_for(waiting, 10)
 
 
-async def test_usage_adds_up_by_purpose_and_model(store: Store) -> None:
+async def test_usage_adds_up_by_purpose_and_model(store: SqlStore) -> None:
     """An unknown cost makes the sum unknown; time, person and chat narrow it down."""
     store.journal.spend(spent("t1", cost=0.5))
     store.journal.spend(spent("t2", cost=0.25))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.ports import FileKind, HistoryEntry, NoteChange
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.store.closed_store import read_store
 from gateway.store.consistency import TableCheck, check_tables, damaged_files
 from gateway.store.database import Database
@@ -32,7 +32,7 @@ DAMAGES = {
 }
 
 
-async def fill(store: Store, backend: StoreBackend) -> None:
+async def fill(store: SqlStore, backend: StoreBackend) -> None:
     """Store an answer in parts, a document, a summary, a raw message, a note and a file."""
     await answer(store, said(), "hello")
     delivery = await next_delivery(store)
@@ -48,13 +48,13 @@ async def fill(store: Store, backend: StoreBackend) -> None:
     await store.files.put(SCOPE, FileKind.ATTACHMENT, b"photo", at=backend.wall.now())
 
 
-async def check(store: Store) -> TableCheck:
+async def check(store: SqlStore) -> TableCheck:
     """Check the tables."""
     assert isinstance(store, SqlStore)
     return await store._engine.writer.submit(check_tables)
 
 
-async def test_a_store_without_faults_has_none(store: Store, backend: StoreBackend) -> None:
+async def test_a_store_without_faults_has_none(store: SqlStore, backend: StoreBackend) -> None:
     """The rows are counted."""
     await fill(store, backend)
     found = await check(store)
@@ -90,7 +90,7 @@ async def test_what_changes_beside_a_check_is_no_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", DAMAGES)
-async def test_rows_that_were_lost_or_changed_are_found(store: Store, backend: StoreBackend, fault: str) -> None:
+async def test_rows_that_were_lost_or_changed_are_found(store: SqlStore, backend: StoreBackend, fault: str) -> None:
     """Each has its own name."""
     await fill(store, backend)
     assert isinstance(store, SqlStore)
@@ -100,7 +100,7 @@ async def test_rows_that_were_lost_or_changed_are_found(store: Store, backend: S
     assert fault in {each.what for each in faults if each.count}
 
 
-async def test_files_with_other_bytes_are_found(store: Store, backend: StoreBackend) -> None:
+async def test_files_with_other_bytes_are_found(store: SqlStore, backend: StoreBackend) -> None:
     """They are named, and the others are not."""
     await fill(store, backend)
     assert isinstance(store, SqlStore)

@@ -7,16 +7,19 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.ports import DocumentChange, DocumentChangeStore, DocumentState, ScopeHead, TextChange
+from gateway.ports import DocumentChange, DocumentState, ScopeHead, TextChange
 from gateway.ports.documents import rev_of
-from gateway.ports.store import Store
 from gateway.store import documents as statements
+from gateway.store.database import SharedDatabase
 from gateway.store.documents import SqlDocuments
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.memory import SCOPE, FakeRecords
 from tests.fakes.shared_workers import Workers
@@ -27,7 +30,7 @@ ANN = "telegram%3a42"
 NAMES = ("MEMORY.md", "USER.md", "SOUL.md")
 
 
-async def put(documents: DocumentChangeStore, scope: str = SCOPE, **texts: str) -> DocumentChange:
+async def put(documents: SqlDocuments, scope: str = SCOPE, **texts: str) -> DocumentChange:
     """Replace documents, named without their ending, by one change."""
     was = {each: (await documents.read(scope, f"{each}.md")).rev for each in texts}
     changes = {f"{each}.md": TextChange(was[each], text) for each, text in texts.items()}
@@ -36,7 +39,7 @@ async def put(documents: DocumentChangeStore, scope: str = SCOPE, **texts: str) 
     return change
 
 
-async def undo(documents: DocumentChangeStore, change: DocumentChange) -> DocumentChange:
+async def undo(documents: SqlDocuments, change: DocumentChange) -> DocumentChange:
     """Put back what *change* changed, which must be the newest."""
     texts = await documents.changed_texts(SCOPE, change)
     changes = {name: TextChange(rev_of(after), before) for name, (before, after) in texts.items()}
@@ -46,7 +49,7 @@ async def undo(documents: DocumentChangeStore, change: DocumentChange) -> Docume
 
 
 @pytest.mark.parametrize("text", ["a", "a\n", "\n", "\r\n", "a\r\nb\x0cc\u2028d\n\n", "\ufdd0x\x00\n", "- ü€😀"])
-async def test_the_bytes_of_a_text_come_back(store: Store, text: str) -> None:
+async def test_the_bytes_of_a_text_come_back(store: SqlStore, text: str) -> None:
     """Also from the next read, which knows them already, and the one after a change elsewhere."""
     written = await store.documents.write(SCOPE, "MEMORY.md", text, was="", why="t1")
     assert written is not None
@@ -54,10 +57,10 @@ async def test_the_bytes_of_a_text_come_back(store: Store, text: str) -> None:
     for _ in range(2):
         assert await store.documents.read(SCOPE, "MEMORY.md") == written
     assert await store.documents.texts(SCOPE) == {"MEMORY.md": text}
-    assert await SqlDocuments(store.documents._engine).read(SCOPE, "MEMORY.md") == written  # type: ignore[attr-defined]
+    assert await SqlDocuments(store.documents._engine).read(SCOPE, "MEMORY.md") == written
 
 
-async def test_text_that_utf8_cannot_hold_is_stored_with_a_mark(store: Store) -> None:
+async def test_text_that_utf8_cannot_hold_is_stored_with_a_mark(store: SqlStore) -> None:
     """A lone surrogate of a model's answer loses no other character."""
     written = await store.documents.write(SCOPE, "MEMORY.md", "- tea \ud800\n", was="", why="t1")
     assert written is not None
@@ -65,7 +68,7 @@ async def test_text_that_utf8_cannot_hold_is_stored_with_a_mark(store: Store) ->
     assert await store.documents.read(SCOPE, "MEMORY.md") == written
 
 
-async def test_whoever_is_late_changes_nothing(store: Store) -> None:
+async def test_whoever_is_late_changes_nothing(store: SqlStore) -> None:
     """Of several documents, one that has changed is enough."""
     first = await put(store.documents, MEMORY="one\n")
     late = {"MEMORY.md": TextChange("", "two\n"), "USER.md": TextChange("", "Ann\n")}
@@ -78,14 +81,14 @@ async def test_whoever_is_late_changes_nothing(store: Store) -> None:
     assert len(await store.documents.log(SCOPE, limit=9)) == 1
 
 
-async def test_of_many_at_once_exactly_one_is_first(store: Store) -> None:
+async def test_of_many_at_once_exactly_one_is_first(store: SqlStore) -> None:
     """A change whose document was changed back meanwhile is compared anew, and is stored."""
     tries = [store.documents.write(SCOPE, "MEMORY.md", f"{n}\n", was="", why=f"t{n}") for n in range(20)]
     written = [each for each in await asyncio.gather(*tries) if each is not None]
     assert [each.text for each in written] == [(await store.documents.read(SCOPE, "MEMORY.md")).text]
 
 
-async def test_a_change_can_be_listed_found_and_compared(store: Store) -> None:
+async def test_a_change_can_be_listed_found_and_compared(store: SqlStore) -> None:
     """The newest first; each with its cause, its person, its documents and its texts."""
     documents = store.documents
     first = await put(documents, MEMORY="- tea\n")
@@ -111,7 +114,7 @@ async def test_a_change_can_be_listed_found_and_compared(store: Store) -> None:
     }
 
 
-async def test_ids_that_chats_show_are_found_by_their_eight_characters(store: Store) -> None:
+async def test_ids_that_chats_show_are_found_by_their_eight_characters(store: SqlStore) -> None:
     """Those of git commits from before documents were rows, too."""
     change = DocumentChange(id="0123456789abcdef" * 2 + "01234567", number=0, at=AT, why="x")
     assert await store.documents.replace(
@@ -122,7 +125,7 @@ async def test_ids_that_chats_show_are_found_by_their_eight_characters(store: St
     assert (found.id, found.names, found.number) == (change.id, ("USER.md",), 1)
 
 
-async def test_the_source_of_a_line_is_the_change_that_added_it(store: Store) -> None:
+async def test_the_source_of_a_line_is_the_change_that_added_it(store: SqlStore) -> None:
     """Moving it is no new source, nor is bringing it back by an undo; writing it again is."""
     documents = store.documents
     await put(documents, MEMORY="- tea\n")
@@ -139,7 +142,7 @@ async def test_the_source_of_a_line_is_the_change_that_added_it(store: Store) ->
     assert await documents.source(SCOPE, "MEMORY.md", "- dog") == again
 
 
-async def test_all_states_can_be_read_changed_and_put_in_place(store: Store) -> None:
+async def test_all_states_can_be_read_changed_and_put_in_place(store: SqlStore) -> None:
     """As an erasure does: the words are in no column, ids stay good, sources too, and numbers go on."""
     documents = store.documents
     first = await put(documents, MEMORY="- the zeppelin\n- tea\n", USER="Ann\n")
@@ -166,7 +169,7 @@ async def test_all_states_can_be_read_changed_and_put_in_place(store: Store) -> 
     assert (await documents.heads([SCOPE]))[SCOPE].epoch == "t1"
 
 
-async def test_a_scope_without_states_is_gone(store: Store) -> None:
+async def test_a_scope_without_states_is_gone(store: SqlStore) -> None:
     """With its epoch and its number; another one that is replaced with it is there in full, or nothing is changed."""
     await put(store.documents, MEMORY="- tea\n")
     await put(store.documents, OTHER, MEMORY="- dog\n")
@@ -308,7 +311,7 @@ async def _play(data: st.DataObject) -> None:
 # -- one scope -----------------------------------------------------------------------------------------
 
 CANARY = "canary-of-another-scope"
-READS: dict[str, Callable[[DocumentChangeStore], Awaitable[object]]] = {
+READS: dict[str, Callable[[SqlDocuments], Awaitable[object]]] = {
     "read": lambda store: store.read(SCOPE, "MEMORY.md"),
     "epoch": lambda store: store.epoch(SCOPE),
     "heads": lambda store: store.heads([SCOPE]),
@@ -320,7 +323,7 @@ READS: dict[str, Callable[[DocumentChangeStore], Awaitable[object]]] = {
     "states": lambda store: store.states(SCOPE),
     "stale_paths": lambda store: store.stale_paths(SCOPE),
 }
-WRITES: dict[str, Callable[[DocumentChangeStore], Awaitable[object]]] = {
+WRITES: dict[str, Callable[[SqlDocuments], Awaitable[object]]] = {
     "write": lambda store: store.write(SCOPE, "MEMORY.md", "x", was="", why="x"),
     "change": lambda store: store.change(SCOPE, {"SOUL.md": TextChange("", "x")}, why="x", undoes="cafecafe"),
     "replace": lambda store: store.replace({SCOPE: []}, was={SCOPE: 0}),
@@ -335,7 +338,7 @@ def canary_change() -> DocumentChange:
     return DocumentChange(id="cafecafe", number=1, at=AT, why=CANARY, by=CANARY, names=("MEMORY.md",))
 
 
-async def with_canary(documents: DocumentChangeStore) -> None:
+async def with_canary(documents: SqlDocuments) -> None:
     """Have a canary in every column of another scope."""
     states = [DocumentState(change=canary_change(), texts={"MEMORY.md": f"{CANARY}\n"})]
     assert await documents.replace({OTHER: states}, was={OTHER: 0})
@@ -343,7 +346,7 @@ async def with_canary(documents: DocumentChangeStore) -> None:
 
 
 @pytest.mark.parametrize("name", [*READS, *WRITES])
-async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
+async def test_a_scope_has_nothing_of_another(store: SqlStore, name: str) -> None:
     """Neither is it read, nor changed."""
     documents = store.documents
     await with_canary(documents)
@@ -360,7 +363,7 @@ async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
 
 def test_every_operation_is_tried_with_another_scope() -> None:
     """One that is added needs a line above."""
-    methods = {name for each in DocumentChangeStore.__mro__[:2] for name in vars(each) if not name.startswith("_")}
+    methods = {name for each in SqlDocuments.__mro__[:2] for name in vars(each) if not name.startswith("_")}
     assert methods == {*READS, *WRITES, *NEITHER}
 
 
@@ -372,12 +375,13 @@ def test_every_statement_names_the_scope() -> None:
     assert [name for name, text in found.items() if "scope" not in text] == []
 
 
-async def everything(store: Store) -> str:
+def rows_of(database: SharedDatabase, table: str) -> list[Any]:
+    """Return all rows of a table."""
+    return database.execute(f"SELECT * FROM {table}").fetchall()  # noqa: S608
+
+
+async def everything(store: SqlStore) -> str:
     """Return all rows of the tables of documents as text."""
     names = ("memory_scope", "document", "document_line", "document_change", "stale_file")
-    engine = store.documents._engine  # type: ignore[attr-defined]
-    rows = [
-        await engine.writer.submit(lambda database, name=name: database.execute(f"SELECT * FROM {name}").fetchall())  # noqa: S608
-        for name in names
-    ]
-    return str(rows)
+    engine = store.documents._engine
+    return str([await engine.writer.submit(partial(rows_of, table=name)) for name in names])

@@ -15,9 +15,10 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage import earlier_files
 from agent.memory.storage.earlier_files import build_filter, drop_earlier_files, fetch_earlier_files
 from gateway.errors import UserError
-from gateway.ports.earlier_files import CACHE, EarlierFileStore
+from gateway.ports.earlier_files import CACHE
 from gateway.ports.objects import ObjectStore
 from gateway.ports.store import StoreLimits
+from gateway.store.earlier_files import SqlEarlierFiles
 from gateway.store.objects import DirectoryObjects
 from gateway.store.postgres import open_database
 from gateway.store.sql_store import SqlStore
@@ -57,7 +58,7 @@ async def opened(server: PostgresServer, source: Path) -> AsyncIterator[SqlStore
     await store.close()
 
 
-def port_of(store: SqlStore) -> EarlierFileStore:
+def port_of(store: SqlStore) -> SqlEarlierFiles:
     """Return the port under test."""
     assert store.earlier_files is not None
     return store.earlier_files

@@ -21,8 +21,8 @@ from gateway.ports import (
     TextChange,
     TurnCommit,
 )
-from gateway.ports.store import Store
 from gateway.store.database import SharedDatabase
+from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, until
 from tests.fakes.turns import ANN, START, accept, answer, answered, begin_turn, claim, plain_record, said, settle
 
@@ -76,12 +76,12 @@ class Without:
         return None if erasures and WORD in str(proposal.body) else proposal
 
 
-async def bodies(store: Store) -> str:
+async def bodies(store: SqlStore) -> str:
     """Return all lines of Ann's chat in the scope."""
     return str([each.body for each in await store.transcripts.newest(SCOPE, ANN, 20)])
 
 
-async def test_whatever_is_stored_while_words_are_erased_leaves_them_out(store: Store) -> None:
+async def test_whatever_is_stored_while_words_are_erased_leaves_them_out(store: SqlStore) -> None:
     """A turn, a command beside it, an appended line, a job, a document, a summary, raw messages and a proposal."""
     store.erasing.use(Without())
     lease = await begin_turn(store)
@@ -114,7 +114,7 @@ async def test_whatever_is_stored_while_words_are_erased_leaves_them_out(store: 
     assert await store.proposals.pending(SCOPE, START) == []
 
 
-async def test_files_and_notes_that_are_stored_while_words_are_erased_leave_them_out(store: Store) -> None:
+async def test_files_and_notes_that_are_stored_while_words_are_erased_leave_them_out(store: SqlStore) -> None:
     """A turn that read the words and ends within the first pass brings them back by no file, result or note."""
     store.erasing.use(Without())
     await store.erasing.begin(ERASURE)
@@ -138,7 +138,7 @@ async def test_files_and_notes_that_are_stored_while_words_are_erased_leave_them
     assert await store.history.note(SCOPE, "n.md") == b"- my "
 
 
-async def test_other_scopes_and_later_commits_keep_the_words(store: Store) -> None:
+async def test_other_scopes_and_later_commits_keep_the_words(store: SqlStore) -> None:
     """Nothing passes the words elsewhere, nor after the job has ended."""
     words = Without()
     store.erasing.use(words)
@@ -151,7 +151,7 @@ async def test_other_scopes_and_later_commits_keep_the_words(store: Store) -> No
     assert not words.calls
 
 
-async def test_a_control_command_leaves_the_words_out(store: Store) -> None:
+async def test_a_control_command_leaves_the_words_out(store: SqlStore) -> None:
     """It has no lease, and is stored beside the turns of its chat."""
     store.erasing.use(Without())
     await answer(store, said(), "hello")
@@ -161,7 +161,7 @@ async def test_a_control_command_leaves_the_words_out(store: Store) -> None:
     assert WORD not in str((await settle(store, row, f"a {WORD}")).lines)
 
 
-async def test_a_commit_whose_lease_is_lost_is_refused_while_words_are_erased(store: Store) -> None:
+async def test_a_commit_whose_lease_is_lost_is_refused_while_words_are_erased(store: SqlStore) -> None:
     """Who stores it again after a lost reply gets the record that is stored."""
     store.erasing.use(Without())
     lease = await begin_turn(store)

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
 from gateway.ports import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.store import files as module
 from gateway.store import objects
 from gateway.store.database import SharedDatabase
@@ -51,7 +51,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-async def files(store: Store, place: ObjectBackend | None) -> SqlFiles:
+async def files(store: SqlStore, place: ObjectBackend | None) -> SqlFiles:
     """Return the port on each engine with each place."""
     assert isinstance(store, SqlStore)
     assert isinstance(store.files, SqlFiles)
@@ -133,7 +133,7 @@ async def test_several_files_change_together_or_not_at_all(files: SqlFiles, back
 
 
 async def test_bytes_go_with_their_files(
-    files: SqlFiles, backend: StoreBackend, store: Store, place: ObjectBackend | None
+    files: SqlFiles, backend: StoreBackend, store: SqlStore, place: ObjectBackend | None
 ) -> None:
     """Replaced, removed and refused ones leave nothing behind, in the database and outside."""
     await files.change(ANN, new(backend.wall, "a", LARGE), new(backend.wall, "b", LARGE), new(backend.wall, "c", SMALL))
@@ -207,7 +207,7 @@ async def test_limits_are_exceeded_by_no_change(files: SqlFiles, backend: StoreB
 
 
 async def test_files_move_to_another_scope(
-    files: SqlFiles, backend: StoreBackend, store: Store, place: ObjectBackend | None
+    files: SqlFiles, backend: StoreBackend, store: SqlStore, place: ObjectBackend | None
 ) -> None:
     """Under other names, once, and with their bytes; one whose name is taken there is dropped."""
     for name, data in SIZES.items():
@@ -254,7 +254,7 @@ async def test_damaged_bytes_are_not_given_out(
 async def test_a_kill_between_bytes_and_row_leaves_garbage_that_is_collected(
     files: SqlFiles,
     backend: StoreBackend,
-    store: Store,
+    store: SqlStore,
     place: ObjectBackend | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -343,7 +343,7 @@ async def test_bytes_that_are_still_being_written_when_a_change_is_cancelled_are
 
 
 async def test_a_backup_keeps_bytes_and_a_purge_waits_for_it(
-    files: SqlFiles, backend: StoreBackend, store: Store, place: ObjectBackend | None
+    files: SqlFiles, backend: StoreBackend, store: SqlStore, place: ObjectBackend | None
 ) -> None:
     """While bytes are kept, a removed file's are there for those who copy them; then they go."""
     await files.put(ANN, ATTACHMENT, LARGE, at=backend.wall.now())

@@ -19,8 +19,8 @@ from gateway.ports import (
     ScopeHistory,
     StoredNote,
 )
-from gateway.ports.store import Store
 from gateway.store import history as statements
+from gateway.store.sql_store import SqlStore
 from gateway.text.history_lines import encode_entry, read_entry
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.memory import SCOPE
@@ -50,23 +50,23 @@ def messages(*texts: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text, "i": n} for n, text in enumerate(texts)]
 
 
-async def contents(store: Store, scope: str = SCOPE) -> list[tuple[int, str]]:
+async def contents(store: SqlStore, scope: str = SCOPE) -> list[tuple[int, str]]:
     """Return the cursors and texts of the entries."""
     return [(each.cursor, each.content) for each in await store.history.after(scope)]
 
 
-async def stale(store: Store, scope: str | None = SCOPE) -> list[str]:
+async def stale(store: SqlStore, scope: str | None = SCOPE) -> list[str]:
     """Return the files that are to be printed again."""
     return sorted(each.path for each in await store.documents.stale_paths(scope))
 
 
-async def print_all(store: Store) -> None:
+async def print_all(store: SqlStore) -> None:
     """Note that every file was printed."""
     for file in await store.documents.stale_paths():
         await store.documents.drop_stale_path(file)
 
 
-async def put_note(store: Store, name: str, text: str, scope: str = SCOPE) -> None:
+async def put_note(store: SqlStore, name: str, text: str, scope: str = SCOPE) -> None:
     """Store a note."""
     was = await store.history.note(scope, name)
     assert await store.history.write(scope, notes={name: NoteChange(was=was, body=text.encode())})
@@ -91,7 +91,7 @@ async def test_an_entry_is_stored_once(backend: StoreBackend) -> None:
     assert [each.content for each in await store.history.after(SCOPE, 1, 1)] == ["Talked about 2."]
 
 
-async def test_cursors_are_never_reused(store: Store) -> None:
+async def test_cursors_are_never_reused(store: SqlStore) -> None:
     """Neither after the newest entry was removed, nor below a cursor of Dream, nor below those of another file."""
     await store.history.append(SCOPE, entry(1), entry(2))
     await store.history.rewrite(SCOPE, lambda _, raw: b"" if b"about 2" in raw else raw)
@@ -104,7 +104,7 @@ async def test_cursors_are_never_reused(store: Store) -> None:
     assert [each.cursor for each in await store.history.append(SCOPE, entry(5))] == [21]
 
 
-async def test_two_histories_are_replaced_only_as_they_were_read(store: Store) -> None:
+async def test_two_histories_are_replaced_only_as_they_were_read(store: SqlStore) -> None:
     """What was appended to one of them meanwhile, or noted of its lines, is not lost: nothing is replaced then."""
     await store.history.append(SCOPE, entry(1))
     was = {scope: await store.history.load(scope) for scope in (SCOPE, OTHER)}
@@ -122,7 +122,7 @@ async def test_two_histories_are_replaced_only_as_they_were_read(store: Store) -
     assert await store.history.load(OTHER) == wanted[OTHER]
 
 
-async def test_a_summary_replaces_what_was_kept_raw(store: Store) -> None:
+async def test_a_summary_replaces_what_was_kept_raw(store: SqlStore) -> None:
     """Its cursor and time stay, and the messages do; keeping them twice is once."""
     said = messages("red kite", "so it is")
     raw = await store.history.keep_raw(SCOPE, entry(1), said)
@@ -138,7 +138,7 @@ async def test_a_summary_replaces_what_was_kept_raw(store: Store) -> None:
     assert await store.history.raw_messages(SCOPE, entry(2).entry) == []
 
 
-async def test_dream_goes_forward_only(store: Store) -> None:
+async def test_dream_goes_forward_only(store: SqlStore) -> None:
     """A scope has news until its newest entry was dreamt of."""
     await store.history.append(SCOPE, entry(1), entry(2))
     await store.history.append(OTHER, entry(1))
@@ -159,7 +159,7 @@ async def test_cursors_of_two_gateways_rise_in_the_order_of_their_commits(team: 
             found.extend([each.cursor for each in await one.history.after(SCOPE, found[-1] if found else 0)])
             await asyncio.sleep(0)
 
-    async def write(store: Store, first: int) -> None:
+    async def write(store: SqlStore, first: int) -> None:
         for n in range(first, first + 20):
             is_stored = False
             while not is_stored:
@@ -175,7 +175,7 @@ async def test_cursors_of_two_gateways_rise_in_the_order_of_their_commits(team: 
 # -- notes and marks -----------------------------------------------------------------------------------
 
 
-async def test_a_note_changes_only_from_what_it_was(store: Store) -> None:
+async def test_a_note_changes_only_from_what_it_was(store: SqlStore) -> None:
     """With its marks, in one transaction: both or neither. None is a note that does not exist."""
     history = store.history
     first = NoteChange(was=None, body=b"- tea\n")
@@ -193,7 +193,7 @@ async def test_a_note_changes_only_from_what_it_was(store: Store) -> None:
     assert await history.note(SCOPE, ARCHIVE) is None
 
 
-async def test_writers_of_one_note_lose_nothing(store: Store) -> None:
+async def test_writers_of_one_note_lose_nothing(store: SqlStore) -> None:
     """Who comes second reads it again."""
 
     async def add(n: int) -> None:
@@ -209,7 +209,7 @@ async def test_writers_of_one_note_lose_nothing(store: Store) -> None:
 # -- changes of everything -----------------------------------------------------------------------------
 
 
-async def fill(store: Store, scope: str, word: str) -> None:
+async def fill(store: SqlStore, scope: str, word: str) -> None:
     """Store the word wherever text is stored."""
     await store.history.append(scope, *(entry(n) for n in range(1, 300)), entry(300, content=f"Likes {word}."))
     await store.history.keep_raw(scope, entry(301), messages("hello", word))
@@ -217,7 +217,7 @@ async def fill(store: Store, scope: str, word: str) -> None:
     await store.history.write(scope, marks={MarkKind.KEYS: {"abc": word}})
 
 
-async def test_words_are_erased_from_entries_raw_messages_and_notes(store: Store) -> None:
+async def test_words_are_erased_from_entries_raw_messages_and_notes(store: SqlStore) -> None:
     """Of this scope alone; cursors, ids and ranges stay. What becomes empty is removed."""
     await fill(store, SCOPE, "zeppelin")
     await fill(store, OTHER, "zeppelin")
@@ -244,7 +244,7 @@ async def test_words_are_erased_from_entries_raw_messages_and_notes(store: Store
     assert await stale(store, None) == sorted(f"memory/{name}" for name in {*seen, HISTORY_MD})
 
 
-async def test_what_is_written_during_an_erasure_is_read_again(store: Store) -> None:
+async def test_what_is_written_during_an_erasure_is_read_again(store: SqlStore) -> None:
     """Compare-and-set on each row: neither the erasure nor the other writer is lost."""
     await put_note(store, NOTE, "- zeppelin\n")
     loop, tries = asyncio.get_running_loop(), 0
@@ -284,7 +284,7 @@ async def test_a_scope_is_replaced_and_removed_as_a_whole(backend: StoreBackend)
     assert await store.history.scopes() == [SCOPE]
 
 
-async def test_files_are_adopted_once(store: Store) -> None:
+async def test_files_are_adopted_once(store: SqlStore) -> None:
     """A scope that was ever stored keeps its rows, an empty one too."""
     line = encode_entry(entry(4)).replace(b'"cursor":0', b'"cursor":9').replace(b'"origin"', b'"whose":"x","origin"')
     files = ScopeHistory(entries=[line], cursor=3, dream_cursor=2)
@@ -299,7 +299,7 @@ async def test_files_are_adopted_once(store: Store) -> None:
 # -- files ---------------------------------------------------------------------------------------------
 
 
-async def test_a_change_during_printing_is_printed_again(store: Store) -> None:
+async def test_a_change_during_printing_is_printed_again(store: SqlStore) -> None:
     """A debt is paid for the rows that were read, in whichever way they change, and none for what does not."""
     await store.history.append(SCOPE, entry(1))
     (file,) = await store.documents.stale_paths(SCOPE)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job, MessageOutcome, ScopeMove, TurnRecord
-from gateway.ports.store import Store
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import START, accept, answered, claim, parts_of, receipt, said
 
@@ -24,7 +24,7 @@ UNLINK = ScopeMove(
 )
 
 
-async def talked(store: Store, account: str) -> None:
+async def talked(store: SqlStore, account: str) -> None:
     """Have a direct chat of an account with two messages in it, a job about it, and a choice."""
     key = CHATS[account]
     session = await store.journal.session(key)
@@ -47,7 +47,7 @@ async def talked(store: Store, account: str) -> None:
     await store.people.prefer(f"people/{account}", "language", account[:2])
 
 
-async def answer_as_ann(store: Store, key: SessionKey, message_id: str, text: str) -> None:
+async def answer_as_ann(store: SqlStore, key: SessionKey, message_id: str, text: str) -> None:
     """Answer a message of a chat of Ann's, linked ones included."""
     await accept(store, said(key=key, id=message_id))
     lease = await claim(store, key)
@@ -103,7 +103,7 @@ async def test_unlinked_each_has_their_own_and_begins_anew(backend: StoreBackend
     assert dict(move.ended) == {str(key): transcript for key, transcript in before.items()}
 
 
-async def test_unlinked_answers_that_were_delivered_are_blank(store: Store) -> None:
+async def test_unlinked_answers_that_were_delivered_are_blank(store: SqlStore) -> None:
     """One chat may show the other's memory: no later erasure of its owner reaches it. What is not sent yet stays."""
     for account in (ANN, BOB):
         await talked(store, account)
@@ -133,7 +133,7 @@ async def test_unlinked_answers_that_were_delivered_are_blank(store: Store) -> N
     assert "zeppelin" not in str(left)
 
 
-async def test_a_note_is_replaced_by_who_knows_what_it_was(store: Store) -> None:
+async def test_a_note_is_replaced_by_who_knows_what_it_was(store: SqlStore) -> None:
     """Two who take up the same offer: one of them is told that it is not what it was."""
     assert await store.links.note("offer:1", "open", was="")
     assert not await store.links.note("offer:1", "bob", was="")
@@ -144,7 +144,7 @@ async def test_a_note_is_replaced_by_who_knows_what_it_was(store: Store) -> None
     assert await store.links.notes() == {}
 
 
-async def test_a_late_pointer_does_not_say_where_a_session_stands(store: Store) -> None:
+async def test_a_late_pointer_does_not_say_where_a_session_stands(store: SqlStore) -> None:
     """A record of a transcript that has ended leaves the session's scope as it is."""
     await talked(store, ANN)
     session = await store.journal.session(CHATS[ANN])

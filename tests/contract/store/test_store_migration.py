@@ -20,13 +20,14 @@ from gateway.home import Home, hold_lock
 from gateway.journal_file import MOVED, STAMP, StoreKind, read_stamp
 from gateway.ports import FileKind
 from gateway.ports.journal import AcceptOutcome
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.store.files import SMALL_BYTES, SqlFiles
 from gateway.store.objects import DirectoryObjects
 from gateway.store.postgres import copies, open_database
 from gateway.store.postgres import open_store as open_on_database
 from gateway.store.postgres import schema as database_schema
 from gateway.store.row_codec import quote
+from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
 from gateway.store.sqlite import open_store as open_on_file
 from gateway.store.sqlite import schema as journal_schema
@@ -56,7 +57,7 @@ def home(tmp_path: Path, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
     os.umask(before)
 
 
-async def fill(store: Store, chats: int = 3) -> None:
+async def fill(store: SqlStore, chats: int = 3) -> None:
     """Leave something of everything: answered turns, waiting messages, a language, notes, usage."""
     for number in range(chats):
         key = SessionKey("telegram", str(number))
@@ -74,7 +75,7 @@ async def write_home(home: Home) -> None:
     await store.close()
 
 
-async def seen(store: Store) -> list[object]:
+async def seen(store: SqlStore) -> list[object]:
     """Return what people and operators see of a store."""
     return [
         await store.records.sessions(),
@@ -384,7 +385,7 @@ async def test_a_row_that_postgresql_refuses_is_named(home: Home, server: Postgr
 LARGE, SMALL = b"large" * SMALL_BYTES, b"small"
 
 
-async def file_contents(store: Store) -> dict[str, bytes | None]:
+async def file_contents(store: SqlStore) -> dict[str, bytes | None]:
     """Return the verified bytes of Ann's files."""
     return {file.name: await store.files.load(ANN_SCOPE, file) for file in await store.files.files(ANN_SCOPE)}
 

@@ -10,7 +10,7 @@ from gateway.errors import LeaseLost
 from gateway.events import Attachment, InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import PartState, PendingDelivery
-from gateway.ports.store import Store
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
     ANN,
@@ -33,7 +33,7 @@ def states(delivery: PendingDelivery) -> list[PartState]:
     return [row.state for row in delivery.parts]
 
 
-async def frozen(store: Store, count: int) -> tuple[OutboundMessage, list[MessagePart]]:
+async def frozen(store: SqlStore, count: int) -> tuple[OutboundMessage, list[MessagePart]]:
     """Answer Ann and freeze the answer's parts."""
     await answer(store, said(), "answer")
     message = (await next_delivery(store)).message
@@ -42,7 +42,7 @@ async def frozen(store: Store, count: int) -> tuple[OutboundMessage, list[Messag
     return message, parts
 
 
-async def test_messages_come_in_commit_order(store: Store) -> None:
+async def test_messages_come_in_commit_order(store: SqlStore) -> None:
     """The next one comes when the last part of the one before is sent, to whom has sent it."""
     await answer(store, said(id="1"), "one", "two")
     chats = store.outbox.chats()
@@ -90,7 +90,7 @@ async def test_parts_are_frozen_once(backend: StoreBackend) -> None:
     assert states(delivery) == [PartState.UNKNOWN, PartState.PENDING, PartState.PENDING]
 
 
-async def commit_cut(store: Store, message: InboundMessage, *texts: str, count: int = 2) -> list[MessagePart]:
+async def commit_cut(store: SqlStore, message: InboundMessage, *texts: str, count: int = 2) -> list[MessagePart]:
     """Accept, claim and commit *message*, whose answer's first text is stored in *count* parts; return those."""
     await accept(store, message)
     lease = await claim(store, message.key)
@@ -100,7 +100,7 @@ async def commit_cut(store: Store, message: InboundMessage, *texts: str, count: 
     return parts
 
 
-async def test_a_commit_marks_the_first_part_of_its_reply(store: Store) -> None:
+async def test_a_commit_marks_the_first_part_of_its_reply(store: SqlStore) -> None:
     """Whoever delivers it gets it as marked, once, and has nothing to freeze; the message behind it is cut later."""
     parts = await commit_cut(store, said(), "answer", "more")
     delivery = await next_delivery(store)
@@ -133,7 +133,7 @@ async def test_a_marked_reply_that_nobody_took_is_not_doubtful_after_a_stop(back
     assert delivery.parts[0].attempts == 0
 
 
-async def test_a_reply_behind_another_message_is_not_marked(store: Store) -> None:
+async def test_a_reply_behind_another_message_is_not_marked(store: SqlStore) -> None:
     """It is cut when its turn has come: nothing is marked as sending that is not sent next."""
     await answer(store, said(id="1"), "one")
     await commit_cut(store, said(id="2"), "two")
@@ -143,7 +143,7 @@ async def test_a_reply_behind_another_message_is_not_marked(store: Store) -> Non
     assert (delivery.message.text, delivery.is_marked) == ("one", False)
 
 
-async def test_a_reply_whose_turn_has_a_preview_is_not_marked(store: Store) -> None:
+async def test_a_reply_whose_turn_has_a_preview_is_not_marked(store: SqlStore) -> None:
     """Its first part takes the preview over, which is known when it is cut."""
     lease = await begin_turn(store)
     await store.outbox.preview(lease, preview_part(lease))
@@ -154,7 +154,7 @@ async def test_a_reply_whose_turn_has_a_preview_is_not_marked(store: Store) -> N
     assert delivery.preview is not None
 
 
-async def test_a_commit_without_the_lease_marks_nothing(store: Store) -> None:
+async def test_a_commit_without_the_lease_marks_nothing(store: SqlStore) -> None:
     """Neither is its reply delivered, nor is one that the next holder of the lane marked given back by its stop."""
     lease = await begin_turn(store)
     await store.journal.release(lease)
@@ -181,7 +181,7 @@ async def test_a_receipt_marks_the_next_part_in_one_write(backend: StoreBackend)
     assert await store.outbox.next(ANN) is None
 
 
-async def test_a_receipt_says_whether_the_chat_has_more(store: Store) -> None:
+async def test_a_receipt_says_whether_the_chat_has_more(store: SqlStore) -> None:
     """More of this message, sent next or not, or another message; no part of another chat."""
     await answer(store, said(id="b", key=BOB), "for Bob")
     _, parts = await frozen(store, 3)
@@ -195,7 +195,7 @@ async def test_a_receipt_says_whether_the_chat_has_more(store: Store) -> None:
     assert not await store.outbox.mark_sent(receipt(part))
 
 
-async def test_what_became_of_a_part_is_kept(store: Store) -> None:
+async def test_what_became_of_a_part_is_kept(store: SqlStore) -> None:
     """Unsure is unknown, unsent is pending again; neither ends the message or touches what is sent."""
     _, parts = await frozen(store, 2)
     await store.outbox.mark_uncertain(parts[0], "connection lost")
@@ -230,7 +230,7 @@ async def test_a_placeholder_is_remembered(backend: StoreBackend) -> None:
     assert (second.state, second.message_id) == (PartState.SENDING, "")
 
 
-async def test_a_placeholder_that_stands_is_filled_though_the_turn_is_stopped(store: Store) -> None:
+async def test_a_placeholder_that_stands_is_filled_though_the_turn_is_stopped(store: SqlStore) -> None:
     """/stop between the placeholder and its text: that part is delivered, the later ones are not."""
     message, parts = await frozen(store, 3)
     await store.outbox.mark_placed(parts[0], "700")
@@ -241,7 +241,7 @@ async def test_a_placeholder_that_stands_is_filled_though_the_turn_is_stopped(st
     assert await store.outbox.next(ANN) is None
 
 
-async def test_a_refused_part_ends_its_message(store: Store) -> None:
+async def test_a_refused_part_ends_its_message(store: SqlStore) -> None:
     """Later parts are dead-lettered with it, and the chat goes on with its next message."""
     await answer(store, said(id="1"), "one", "two")
     message = (await next_delivery(store)).message
@@ -280,7 +280,7 @@ async def test_dead_letters_are_told_by_channel_and_reason(backend: StoreBackend
     assert await store.outbox.dead(limit=1) == groups[:1]
 
 
-async def test_a_message_of_no_parts_is_delivered(store: Store) -> None:
+async def test_a_message_of_no_parts_is_delivered(store: SqlStore) -> None:
     """What renders to nothing does not block its chat."""
     await answer(store, said(), "one", "two")
     assert await store.outbox.freeze((await next_delivery(store)).message, []) == ()
@@ -317,7 +317,7 @@ async def test_a_preview_is_adopted_by_the_first_message(backend: StoreBackend) 
     assert (delivery.message.text, delivery.preview) == (second.message.text, None)
 
 
-async def test_a_private_answer_does_not_take_over_a_public_preview(store: Store) -> None:
+async def test_a_private_answer_does_not_take_over_a_public_preview(store: SqlStore) -> None:
     """What all have seen is not turned into what one may see, nor the other way round."""
     lease = await begin_turn(store)
     await store.outbox.preview(lease, preview_part(lease))
@@ -328,7 +328,7 @@ async def test_a_private_answer_does_not_take_over_a_public_preview(store: Store
     assert (delivery.message.visible_to, delivery.preview) == ("ann", None)
 
 
-async def test_a_preview_needs_the_lease(store: Store) -> None:
+async def test_a_preview_needs_the_lease(store: SqlStore) -> None:
     """A worker that lost its lane shows nothing."""
     lease = await begin_turn(store)
     await store.journal.release(lease)
@@ -336,7 +336,7 @@ async def test_a_preview_needs_the_lease(store: Store) -> None:
         await store.outbox.preview(lease, preview_part(lease))
 
 
-async def test_cancel_stops_what_is_not_on_its_way(store: Store) -> None:
+async def test_cancel_stops_what_is_not_on_its_way(store: SqlStore) -> None:
     """It says what was shown; the rest never goes out, and the chat is free."""
     message, parts = await frozen(store, 3)
     await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
@@ -347,7 +347,7 @@ async def test_cancel_stops_what_is_not_on_its_way(store: Store) -> None:
     assert await store.outbox.cancel(message.turn) == (1, 2)
 
 
-async def test_cancel_before_any_part_leaves_only_the_preview(store: Store) -> None:
+async def test_cancel_before_any_part_leaves_only_the_preview(store: SqlStore) -> None:
     """Number 0 is the preview that stays in the chat. A worker that has the message already cannot freeze it."""
     lease = await begin_turn(store)
     row = await store.outbox.preview(lease, preview_part(lease))
@@ -400,7 +400,7 @@ async def test_pruning_blanks_then_forgets(backend: StoreBackend) -> None:
     assert story.parts == ()
 
 
-async def test_a_sent_message_is_found_by_its_id_in_its_chat(store: Store) -> None:
+async def test_a_sent_message_is_found_by_its_id_in_its_chat(store: SqlStore) -> None:
     """In the chat and its threads, by the id of any part; another chat's message of the same id is another message."""
     message, parts = await frozen(store, 2)
     ids = ["900", "901"]
@@ -415,7 +415,7 @@ async def test_a_sent_message_is_found_by_its_id_in_its_chat(store: Store) -> No
     assert await store.outbox.sent_message(ANN, "") is None
 
 
-async def test_parts_are_moved_once_and_keep_what_was_sent(store: Store) -> None:
+async def test_parts_are_moved_once_and_keep_what_was_sent(store: SqlStore) -> None:
     """The rest of a message goes to another chat under new numbers; what is finished, or was erased, is left alone."""
     message, parts = await frozen(store, 3)
     question = await store.outbox.question(message.turn)

@@ -12,9 +12,10 @@ import pytest
 
 from gateway.errors import StoreUnavailable
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import MemoryProposal, ProposalStore, ScopeMove
-from gateway.ports.store import Store
+from gateway.ports import MemoryProposal, ScopeMove
 from gateway.store import proposals as statements
+from gateway.store.proposals import SqlProposals
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.memory import SCOPE, START
 
@@ -28,7 +29,7 @@ def made(name: str, at: int = 0, **body: Any) -> MemoryProposal:
     return MemoryProposal(name=name, at=START + timedelta(minutes=at), expires_at=LATER, body={"entry": name, **body})
 
 
-async def names(store: Store, scope: str = SCOPE) -> list[str]:
+async def names(store: SqlStore, scope: str = SCOPE) -> list[str]:
     """Return what waits in a scope."""
     return [each.name for each in await store.proposals.pending(scope, START)]
 
@@ -58,7 +59,7 @@ async def test_an_expired_proposal_is_not_pending_and_is_removed_later(backend: 
     assert await names(store) == ["b"]
 
 
-async def test_only_what_is_as_it_was_read_is_replaced(store: Store) -> None:
+async def test_only_what_is_as_it_was_read_is_replaced(store: SqlStore) -> None:
     """Of two decisions at the same time one is taken."""
     await store.proposals.put(SCOPE, [made("a", text="\ud83d\ude00")])
     [old] = await store.proposals.pending(SCOPE, START)
@@ -69,7 +70,7 @@ async def test_only_what_is_as_it_was_read_is_replaced(store: Store) -> None:
     assert await store.proposals.pending(SCOPE, START) == [new]
 
 
-async def test_a_rewriting_sees_what_was_changed_at_the_same_time(store: Store) -> None:
+async def test_a_rewriting_sees_what_was_changed_at_the_same_time(store: SqlStore) -> None:
     """It is asked again for that one, and expired ones are not left out."""
     await store.proposals.put(SCOPE, [made("a"), made("b"), replace(made("old"), expires_at=START - timedelta(days=1))])
     [first, _] = await store.proposals.pending(SCOPE, START)
@@ -82,18 +83,18 @@ async def test_a_rewriting_sees_what_was_changed_at_the_same_time(store: Store) 
         seen.append(f"{proposal.name}{proposal.body.get('asked', '')}")
         return None if proposal.name == "b" else replace(proposal, body={**proposal.body, "seen": True})
 
-    submit = store._engine.writer.submit  # type: ignore[attr-defined]
+    submit = store._engine.writer.submit
     calls = 0
 
     async def submit_late(operation: Callable[..., Any], *rest: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 2:  # between its reading and its writing
-            store._engine.writer.submit = submit  # type: ignore[attr-defined]
+            store._engine.writer.submit = submit  # type: ignore[method-assign]
             await change_first()
         return await submit(operation, *rest)
 
-    store._engine.writer.submit = submit_late  # type: ignore[attr-defined]
+    store._engine.writer.submit = submit_late  # type: ignore[assignment, method-assign]
     assert await store.proposals.rewrite(SCOPE, change) >= 3
     assert {"a", "at1", "b", "old"} <= set(seen)
     assert [each.body for each in await store.proposals.pending(SCOPE, START)] == [
@@ -109,7 +110,7 @@ async def test_a_failed_write_is_reported(backend: StoreBackend) -> None:
         await store.proposals.put(SCOPE, [made("a")])
 
 
-async def test_a_link_takes_the_proposals_along_and_an_unlink_those_of_the_account(store: Store) -> None:
+async def test_a_link_takes_the_proposals_along_and_an_unlink_those_of_the_account(store: SqlStore) -> None:
     """By the session that is asked, without one by the person; names that both have are one proposal."""
     people = [PlatformAccount(kind="telegram", id=each) for each in ("42", "43")]
     ours, theirs = [f"people/{each.name}" for each in people]
@@ -137,7 +138,7 @@ async def test_what_was_adopted_is_noted(backend: StoreBackend) -> None:
 
 # -- one scope -----------------------------------------------------------------------------------------
 
-OPERATIONS: dict[str, Callable[[ProposalStore], Awaitable[object]]] = {
+OPERATIONS: dict[str, Callable[[SqlProposals], Awaitable[object]]] = {
     "pending": lambda store: store.pending(ROOM, START),
     "put": lambda store: store.put(ROOM, [made("canary", text="mine")]),
     "replace": lambda store: store.replace(ROOM, made("canary"), made("canary", text="mine")),
@@ -149,7 +150,7 @@ OF_ALL = {"find_in_groups", "is_adopted", "mark_adopted"}
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
+async def test_a_scope_has_nothing_of_another(store: SqlStore, name: str) -> None:
     """Not even under the same name: neither is it read, nor changed."""
     other = f"{ROOM}/x"
     await store.proposals.put(other, [made("canary")])
@@ -157,7 +158,7 @@ async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
     assert await store.proposals.pending(other, START) == [made("canary")]
 
 
-async def test_a_name_is_found_in_groups_alone(store: Store) -> None:
+async def test_a_name_is_found_in_groups_alone(store: SqlStore) -> None:
     """A person's direct chat answers what a group asked it; what waits for other people is not found."""
     for scope in (SCOPE, ROOM, "shared", ""):
         await store.proposals.put(scope, [made("x")])
@@ -167,7 +168,7 @@ async def test_a_name_is_found_in_groups_alone(store: Store) -> None:
 
 def test_every_operation_is_tried_with_another_scope() -> None:
     """One that is added needs a line above."""
-    assert {name for name in vars(ProposalStore) if not name.startswith("_")} == {*OPERATIONS, *OF_ALL}
+    assert {name for name in vars(SqlProposals) if not name.startswith("_")} == {*OPERATIONS, *OF_ALL}
 
 
 def test_every_statement_names_the_scope() -> None:

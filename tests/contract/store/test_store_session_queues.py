@@ -11,8 +11,9 @@ import pytest
 from gateway.errors import LeaseLost
 from gateway.events import InboundKind, MessagePart, OutboundKind, SessionKey, turn_id
 from gateway.ports.journal import STOP_WANTED, AcceptOutcome, MessageOutcome, TurnStep
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
 from gateway.store.engine import utc_now
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
@@ -21,13 +22,13 @@ from tests.fakes.turns import ANN, BOB, accept, answer, answered, begin_turn, cl
 LONG = "x" * 4_000
 
 
-async def accept_texts(store: Store, *texts: str, **fields: str) -> None:
+async def accept_texts(store: SqlStore, *texts: str, **fields: str) -> None:
     """Accept messages with these texts, ids 1 and up, at one platform time."""
     for n, text in enumerate(texts, 1):
         await accept(store, said(text, id=str(n), **fields))
 
 
-async def texts_of_turns(store: Store) -> list[list[str]]:
+async def texts_of_turns(store: SqlStore) -> list[list[str]]:
     """Claim and commit until the lane is empty; return each turn's texts."""
     turns = []
     while (lease := await store.journal.claim(ANN)) is not None:
@@ -36,14 +37,14 @@ async def texts_of_turns(store: Store) -> list[list[str]]:
     return turns
 
 
-async def test_a_lane_is_in_platform_order(store: Store) -> None:
+async def test_a_lane_is_in_platform_order(store: SqlStore) -> None:
     """(platform time, message id) decides, not arrival; ids count as numbers where they are."""
     for id_, second in (("10", 5), ("9", 5), ("3", 7), ("4", 1)):
         await accept(store, said(id_, id=id_, second=second))
     assert await texts_of_turns(store) == [["4"], ["9"], ["10"], ["3"]]
 
 
-async def test_a_lane_has_one_owner(store: Store) -> None:
+async def test_a_lane_has_one_owner(store: SqlStore) -> None:
     """A second claim gets nothing until the first is done; other lanes do not wait."""
     await accept_texts(store, "a", "b")
     lease = await begin_turn(store, said(key=BOB))
@@ -67,7 +68,7 @@ async def test_lanes_yields_the_backlog_then_what_comes(backend: StoreBackend) -
     assert await anext(lanes) == ANN
 
 
-async def test_lanes_is_quiet_while_a_lane_is_worked_on(store: Store) -> None:
+async def test_lanes_is_quiet_while_a_lane_is_worked_on(store: SqlStore) -> None:
     """What comes meanwhile wakes nobody before the turn is done."""
     await accept(store, said(id="1"))
     lanes = store.journal.ready_sessions()
@@ -131,7 +132,7 @@ async def test_a_backlog_is_one_turn_per_sender(backend: StoreBackend, name: str
     assert await texts_of_turns(store) == expected
 
 
-async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: Store) -> None:
+async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: SqlStore) -> None:
     """The first row is answered, the rest are merged into it; the record names them all."""
     await accept_texts(store, LONG, "end")
     lease = await claim(store)
@@ -183,7 +184,7 @@ async def test_a_clock_that_went_back_holds_nobody_up(backend: StoreBackend) -> 
     assert await store.journal.claim(ANN) is not None
 
 
-async def test_steer_takes_only_the_senders_own_words(store: Store) -> None:
+async def test_steer_takes_only_the_senders_own_words(store: SqlStore) -> None:
     """It stops at another's row; what was taken ends with the turn."""
     lease = await begin_turn(store, said("a", id="1"))
     for n, by in (("2", "ann"), ("3", "ann"), ("4", "bob"), ("5", "ann")):
@@ -199,7 +200,7 @@ async def test_steer_takes_only_the_senders_own_words(store: Store) -> None:
     assert [row.message.text for row in await store.journal.waiting_rows(ANN)] == ["4", "5"]
 
 
-async def test_what_was_steered_beside_a_note_waits_again_too(store: Store) -> None:
+async def test_what_was_steered_beside_a_note_waits_again_too(store: SqlStore) -> None:
     """The edit that a turn was told of is not counted as a message that it has answered."""
     await answer(store, said("one", id="0"))
     await accept(store, said("ONE", id="0", revision="r2"))
@@ -213,7 +214,7 @@ async def test_what_was_steered_beside_a_note_waits_again_too(store: Store) -> N
     assert [row.message.text for row in (await claim(store)).rows] == ["2"]
 
 
-async def test_what_was_steered_but_not_answered_waits_again(store: Store) -> None:
+async def test_what_was_steered_but_not_answered_waits_again(store: SqlStore) -> None:
     """A row that the record does not name goes back to the lane."""
     lease = await begin_turn(store, said("a", id="1"))
     await accept(store, said("b", id="2"))
@@ -224,7 +225,7 @@ async def test_what_was_steered_but_not_answered_waits_again(store: Store) -> No
     assert [row.message.text for row in (await claim(store)).rows] == ["b"]
 
 
-async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
+async def test_a_given_back_turn_is_claimed_again_exactly(store: SqlStore) -> None:
     """Same turn, same rows, its steps; nothing newer joins, even before it in time."""
     await accept_texts(store, LONG, "end")
     lease = await claim(store)
@@ -329,7 +330,7 @@ async def test_a_clean_close_counts_nothing_and_forgives(backend: StoreBackend) 
     assert (await claim(store)).rows[0].is_lone is False
 
 
-async def test_waiting_shows_running_rows_first(store: Store) -> None:
+async def test_waiting_shows_running_rows_first(store: SqlStore) -> None:
     """All that has not ended, in order, of one sender if asked."""
     await accept(store, said("a", id="1"))
     await claim(store)
@@ -340,7 +341,7 @@ async def test_waiting_shows_running_rows_first(store: Store) -> None:
     assert [row.message.text for row in await store.journal.waiting_rows(ANN, sender="bob")] == ["c"]
 
 
-async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
+async def test_drop_ends_what_nobody_has_claimed(store: SqlStore) -> None:
     """The running turn stays; what was given back goes with its steps."""
     lease = await begin_turn(store, said("a", id="1"))
     await accept(store, said("b", id="2", by="bob"))
@@ -380,7 +381,7 @@ async def test_drop_leaves_a_turn_that_has_begun(backend: StoreBackend, begun: s
     assert again.steps[-1] == STOP_WANTED
 
 
-async def test_a_turn_of_several_rows_is_dropped_with_its_first(store: Store) -> None:
+async def test_a_turn_of_several_rows_is_dropped_with_its_first(store: SqlStore) -> None:
     """A /stop that ran late came between them, and they were merged, claimed and given back: all go, or none."""
     first = await accept(store, said(LONG, id="1"))
     last = await accept(store, said("b", id="2"))
@@ -392,7 +393,7 @@ async def test_a_turn_of_several_rows_is_dropped_with_its_first(store: Store) ->
     assert await store.journal.claim(ANN) is None
 
 
-async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None:
+async def test_a_claim_that_nobody_waits_for_is_given_back(store: SqlStore) -> None:
     """A cancelled claim leaves no lane behind that its worker does not know of."""
     await accept(store, said())
     lanes = store.journal.ready_sessions()
@@ -423,7 +424,7 @@ async def test_depth_counts_what_waits(backend: StoreBackend) -> None:
     }
 
 
-async def test_depth_counts_what_was_made_durable(store: Store) -> None:
+async def test_depth_counts_what_was_made_durable(store: SqlStore) -> None:
     """Each change alone is a transaction of its own; reading is none."""
     before = (await store.journal.depth())["commits"]
     await accept(store, said("a", id="1"))
@@ -431,7 +432,7 @@ async def test_depth_counts_what_was_made_durable(store: Store) -> None:
     assert (await store.journal.depth())["commits"] == before + 1
 
 
-async def test_many_chats_are_offered_in_turn(store: Store) -> None:
+async def test_many_chats_are_offered_in_turn(store: SqlStore) -> None:
     """A chat that floods stands in the queue once, like everybody."""
     for n in range(50):
         await accept(store, said(id=str(n)))

@@ -12,10 +12,10 @@ import pytest
 from gateway.events import MessagePart
 from gateway.ports.erasure import ErasureFilter
 from gateway.ports.outbox import OutboxPart
-from gateway.ports.store import Store
 from gateway.store.database import SharedDatabase
 from gateway.store.outbox import freeze
 from gateway.store.row_codec import write_part
+from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, until
 from tests.fakes.turns import ANN, accept, answer, answered, claim, next_delivery, parts_of, said
 
@@ -23,7 +23,7 @@ WORD = "zeppelin"
 _WAITS_FOR_LOCK = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE outbox%'"
 
 
-async def erase(store: Store) -> None:
+async def erase(store: SqlStore) -> None:
     """Take the word out of all rows of Ann's chat."""
     reach = ErasureFilter(keys=frozenset({ANN}))
     await store.erasing.redact(reach, lambda value: json.loads(json.dumps(value).replace(WORD, "")))
@@ -34,7 +34,7 @@ def worded(part: MessagePart) -> MessagePart:
     return replace(part, payload=f"{part.payload} {WORD}", plain=f"{part.plain} {WORD}")
 
 
-async def test_a_message_erased_after_it_was_read_is_not_frozen_as_it_was(store: Store) -> None:
+async def test_a_message_erased_after_it_was_read_is_not_frozen_as_it_was(store: SqlStore) -> None:
     """No part is stored, and the message comes again without the words."""
     await answer(store, said(), f"my {WORD} leaks")
     message = (await next_delivery(store)).message
@@ -45,7 +45,7 @@ async def test_a_message_erased_after_it_was_read_is_not_frozen_as_it_was(store:
     assert len(await store.outbox.freeze(delivery.message, parts_of(delivery.message, 2))) == 2
 
 
-async def test_a_part_is_sent_as_it_is_stored_when_it_is_marked(store: Store) -> None:
+async def test_a_part_is_sent_as_it_is_stored_when_it_is_marked(store: SqlStore) -> None:
     """Who marks a part as sending gets it without the words erased since it was read, and None of a stopped one."""
     await answer(store, said(), f"my {WORD} leaks")
     message = (await next_delivery(store)).message

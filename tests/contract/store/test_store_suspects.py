@@ -12,7 +12,7 @@ import pytest
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports.journal import InboxRow, Job, TurnLease
-from gateway.ports.store import Store
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, START, accept, answered, begin_turn, claim, claim_suspect, parts_of, receipt, said
 
@@ -20,7 +20,7 @@ LONG = "x" * 4_000
 CHATS = [SessionKey("telegram", str(n)) for n in range(3)]
 
 
-async def crash_twice(backend: StoreBackend, keys: Sequence[SessionKey] = CHATS) -> Store:
+async def crash_twice(backend: StoreBackend, keys: Sequence[SessionKey] = CHATS) -> SqlStore:
     """Let one message in each chat be in flight at two unclean stops; return the store of the third life."""
     store = await backend.open()
     for key in keys:
@@ -32,7 +32,7 @@ async def crash_twice(backend: StoreBackend, keys: Sequence[SessionKey] = CHATS)
     return store
 
 
-async def try_suspect(store: Store) -> TurnLease:
+async def try_suspect(store: SqlStore) -> TurnLease:
     """Claim the next suspect, which must be a turn, and put it on trial."""
     lease = await claim_suspect(store)
     assert isinstance(lease, TurnLease)

@@ -18,11 +18,11 @@ from agent.memory.prompt.prompt_snapshot import digest_of
 from agent.memory.storage import transcript_lines as build
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import FileKind, ScopeMove, StoredTurn, TranscriptExtent, TranscriptStore, TurnRecord
+from gateway.ports import FileKind, ScopeMove, StoredTurn, TranscriptExtent, TurnRecord
 from gateway.ports.erasure import ErasureFilter
-from gateway.ports.store import Store
 from gateway.store import transcripts as statements
 from gateway.store.sql_store import SqlStore
+from gateway.store.transcripts import SqlTranscripts
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, talk, turn_name
 
@@ -43,7 +43,7 @@ def note(n: int | str, at: int, *lines: Any, **fields: Any) -> TurnRecord:
     return replace(record, turn=turn, lines=lines or (build.command(turn, "/x", "y", START),), to_index=at, inbox=())
 
 
-async def commit(store: Store, *records: TurnRecord) -> None:
+async def commit(store: SqlStore, *records: TurnRecord) -> None:
     """Commit records in order."""
     for record in records:
         await store.records.append(record)
@@ -82,12 +82,12 @@ def without(word: bytes, raw: bytes) -> bytes:
     return raw.replace(word, b"-")
 
 
-async def all_of(store: Store, scope: str = SCOPE, key: SessionKey = ANN) -> Sequence[StoredTurn]:
+async def all_of(store: SqlStore, scope: str = SCOPE, key: SessionKey = ANN) -> Sequence[StoredTurn]:
     """Return every turn of a session."""
     return await store.transcripts.newest(scope, key, 10_000)
 
 
-async def stale(store: Store, scope: str | None = SCOPE) -> list[str]:
+async def stale(store: SqlStore, scope: str | None = SCOPE) -> list[str]:
     """Return the transcripts whose files are stale."""
     return sorted(each.transcript for each in await store.transcripts.stale_files(scope))
 
@@ -114,7 +114,7 @@ async def test_turns_stay_as_they_were_committed(backend: StoreBackend) -> None:
     assert await store.transcripts.find(SCOPE, ANN, "missing") is None
 
 
-async def test_transcripts_are_listed_in_their_order(store: Store) -> None:
+async def test_transcripts_are_listed_in_their_order(store: SqlStore) -> None:
     """A late pointer of an earlier one does not move it."""
     await commit(store, *talk(2), note("new", 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT), note("p", 4))
     assert await store.transcripts.transcripts(SCOPE, ANN) == [TRANSCRIPT, NEXT]
@@ -124,13 +124,13 @@ async def test_transcripts_are_listed_in_their_order(store: Store) -> None:
 # -- the window ----------------------------------------------------------------------------------------
 
 
-async def window(store: Store, transcript: str = TRANSCRIPT) -> tuple[list[str], int]:
+async def window(store: SqlStore, transcript: str = TRANSCRIPT) -> tuple[list[str], int]:
     """Return the turns of a window, and its first index."""
     found = await store.transcripts.window(SCOPE, ANN, transcript)
     return turns(found.turns), found.replay_from
 
 
-async def test_a_window_without_a_pointer_has_every_turn_of_its_transcript(store: Store) -> None:
+async def test_a_window_without_a_pointer_has_every_turn_of_its_transcript(store: SqlStore) -> None:
     """Commands too, and nothing of the transcript before or after it."""
     assert await window(store) == ([], 0)
     await commit(store, *talk(2), note("c", 4), note("new", 4, new_transcript=NEXT), *talk(2, first=5, transcript=NEXT))
@@ -139,7 +139,7 @@ async def test_a_window_without_a_pointer_has_every_turn_of_its_transcript(store
     assert await window(store, "z" * 16) == ([], 0)
 
 
-async def test_a_window_starts_with_the_turn_that_holds_the_replay_start(store: Store) -> None:
+async def test_a_window_starts_with_the_turn_that_holds_the_replay_start(store: SqlStore) -> None:
     """An index inside a turn is that of its first message; the highest pointer counts, however late a lower one is."""
     await commit(
         store, *talk(4), note("p", 8, build.pointer(5)), *talk(1, first=4, start=8), note("q", 10, build.mark(3))
@@ -149,7 +149,7 @@ async def test_a_window_starts_with_the_turn_that_holds_the_replay_start(store: 
     assert await window(store) == (names(4, "q", "r"), 8)
 
 
-async def test_a_window_behind_all_messages_has_what_comes_next(store: Store) -> None:
+async def test_a_window_behind_all_messages_has_what_comes_next(store: SqlStore) -> None:
     """Everything is summarised: no message of before, and those that follow."""
     await commit(store, *talk(3), note("p", 6, build.pointer(6)))
     assert await window(store) == (names("p"), 6)
@@ -159,7 +159,7 @@ async def test_a_window_behind_all_messages_has_what_comes_next(store: Store) ->
     assert (state.consolidated, state.anchor_at) == (6, 6)
 
 
-async def test_a_pointer_of_another_transcript_moves_no_window(store: Store) -> None:
+async def test_a_pointer_of_another_transcript_moves_no_window(store: SqlStore) -> None:
     """A summary that ends after /new is about the transcript it names."""
     await commit(
         store,
@@ -172,7 +172,7 @@ async def test_a_pointer_of_another_transcript_moves_no_window(store: Store) -> 
     assert (await window(store))[1] == 6
 
 
-async def test_a_window_has_the_newest_snapshot_and_its_texts(store: Store) -> None:
+async def test_a_window_has_the_newest_snapshot_and_its_texts(store: SqlStore) -> None:
     """From before the window if no turn in it has one. A text that an erasure has changed is not given out."""
     texts = [{digest_of(text): text} for text in ("first", "second")]
     for n, blobs in enumerate(texts):
@@ -197,7 +197,7 @@ async def test_a_window_has_the_newest_snapshot_and_its_texts(store: Store) -> N
     assert (await store.transcripts.window(SCOPE, ANN, NEXT)).snapshot == b""
 
 
-async def test_a_window_goes_on_behind_turns_that_age_has_removed(store: Store) -> None:
+async def test_a_window_goes_on_behind_turns_that_age_has_removed(store: SqlStore) -> None:
     """The turn of the replay start is gone: what is left from there on is the window."""
     await commit(store, *talk(4), note("p", 8, build.pointer(3)), *talk(1, first=60, start=8))
     store.records.mark_written([each.seq for each in await store.records.unwritten(0, 10)])
@@ -210,7 +210,7 @@ async def test_a_window_goes_on_behind_turns_that_age_has_removed(store: Store) 
 # -- pages ---------------------------------------------------------------------------------------------
 
 
-async def test_pages_go_back_by_seq(store: Store) -> None:
+async def test_pages_go_back_by_seq(store: SqlStore) -> None:
     """Also before the first turn that was ever committed: those of an earlier release have lower numbers."""
     await commit(store, *talk(3, first=10, start=20))
     assert await store.transcripts.adopt(SCOPE, ANN, [turn_of(each) for each in talk(10)]) == 10
@@ -233,7 +233,7 @@ def page_of(found: Sequence[StoredTurn], n: int) -> int:
     return found[n].seq
 
 
-async def test_an_answer_is_bounded_in_bytes(store: Store) -> None:
+async def test_an_answer_is_bounded_in_bytes(store: SqlStore) -> None:
     """However large turns are: at least one, at most a few megabytes and the last one; nothing is passed over."""
     large = [turn_of(each, body=b'{"x":"' + b"x" * 1_500_000 + b'"}\n') for each in talk(8)]
     huge = turn_of(exchange(8, 16), body=b'{"x":"' + b"x" * 6_000_000 + b'"}\n')
@@ -259,7 +259,7 @@ async def test_an_answer_is_bounded_in_bytes(store: Store) -> None:
         assert seen == names(*range(9))
 
 
-async def test_messages_are_read_by_their_indices(store: Store) -> None:
+async def test_messages_are_read_by_their_indices(store: SqlStore) -> None:
     """The turns that have some of a range, and those behind them that have replaced or deleted messages."""
     await commit(store, *talk(5), note("d", 10, build.forgotten_line("m1")))
 
@@ -275,7 +275,7 @@ async def test_messages_are_read_by_their_indices(store: Store) -> None:
     assert list(await store.transcripts.messages(SCOPE, ANN, NEXT, 0, 9)) == []
 
 
-async def test_turns_since_are_those_of_one_transcript(store: Store) -> None:
+async def test_turns_since_are_those_of_one_transcript(store: SqlStore) -> None:
     """Page by page, with negative numbers too."""
     await commit(
         store, *talk(2, first=200, start=400), note("new", 404, new_transcript=NEXT), exchange(900, 0, transcript=NEXT)
@@ -290,7 +290,7 @@ async def test_turns_since_are_those_of_one_transcript(store: Store) -> None:
     assert seen == names(*range(202), "new")
 
 
-async def test_a_scan_goes_by_session_and_number(store: Store) -> None:
+async def test_a_scan_goes_by_session_and_number(store: SqlStore) -> None:
     """Every turn once, whatever was committed first; with keys, only theirs."""
     every = {key: talk(150, key=key, transcript="abc"[n] * 16) for n, key in enumerate((BOB, ANN, THREAD))}
     for n, (key, records) in enumerate(every.items()):
@@ -319,7 +319,7 @@ async def test_a_scan_goes_by_session_and_number(store: Store) -> None:
 # -- changes -------------------------------------------------------------------------------------------
 
 
-async def test_every_turn_is_visited_until_enough_was_seen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_turn_is_visited_until_enough_was_seen(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of a scan, across sessions and slices; no turn is read twice, and none after False."""
     monkeypatch.setattr(statements, "_SCANNED", 2)
     await commit(store, *talk(5))
@@ -338,7 +338,7 @@ async def test_every_turn_is_visited_until_enough_was_seen(store: Store, monkeyp
     assert seen == expected[:3]
 
 
-async def test_turns_that_cannot_change_are_passed_over(store: Store) -> None:
+async def test_turns_that_cannot_change_are_passed_over(store: SqlStore) -> None:
     """Their lines are not looked at one by one; those of the others are."""
     await commit(store, *talk(4))
     looked: list[bytes] = []
@@ -353,7 +353,7 @@ async def test_turns_that_cannot_change_are_passed_over(store: Store) -> None:
 
 @pytest.mark.parametrize("limit", ["_SLICE", "_MOST_BYTES"])
 async def test_a_long_window_is_read_in_slices_that_others_come_between(
-    store: Store, monkeypatch: pytest.MonkeyPatch, limit: str
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """The window is the same, and what another chat stores does not wait for the end of it."""
     await commit(store, *talk(20), note("p", 40, build.pointer(4)))
@@ -371,7 +371,7 @@ async def test_a_long_window_is_read_in_slices_that_others_come_between(
     assert order == ["commit", "window"]
 
 
-async def test_lines_are_changed_and_their_files_are_stale(store: Store) -> None:
+async def test_lines_are_changed_and_their_files_are_stale(store: SqlStore) -> None:
     """Only the transcripts that have a changed line; a second time nothing changes."""
     await commit(store, *talk(2, said="tea"), note("new", 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT))
     assert await store.transcripts.rewrite(SCOPE, partial(without, b"tea")) == 2
@@ -385,7 +385,7 @@ async def test_lines_are_changed_and_their_files_are_stale(store: Store) -> None
     assert await stale(store) == sorted([TRANSCRIPT, NEXT])
 
 
-async def test_changed_lines_are_what_the_mirror_and_the_next_prompt_read(store: Store) -> None:
+async def test_changed_lines_are_what_the_mirror_and_the_next_prompt_read(store: SqlStore) -> None:
     """A turn that is in no file yet is redacted too."""
     await commit(store, *talk(1, said="tea"))
     await store.transcripts.rewrite(SCOPE, partial(without, b"tea"))
@@ -395,7 +395,7 @@ async def test_changed_lines_are_what_the_mirror_and_the_next_prompt_read(store:
     assert b"tea" not in (await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)).turns[0].body
 
 
-async def test_an_erasure_makes_the_files_of_unwritten_turns_stale(store: Store) -> None:
+async def test_an_erasure_makes_the_files_of_unwritten_turns_stale(store: SqlStore) -> None:
     """The mirror may hold the old bytes already, and append them behind the erasure."""
     await commit(store, *talk(2, said="tea"))
 
@@ -408,7 +408,7 @@ async def test_an_erasure_makes_the_files_of_unwritten_turns_stale(store: Store)
     assert await stale(store) == [TRANSCRIPT]
 
 
-async def test_a_line_that_is_returned_empty_is_removed(store: Store) -> None:
+async def test_a_line_that_is_returned_empty_is_removed(store: SqlStore) -> None:
     """The others keep their bytes; a turn of which nothing is left is still one."""
     await commit(store, *talk(2))
     before = [each.body.split(b"\n") for each in await all_of(store)]
@@ -418,7 +418,7 @@ async def test_a_line_that_is_returned_empty_is_removed(store: Store) -> None:
     assert [each.body for each in await all_of(store)] == [b"", b""]
 
 
-async def test_a_change_in_between_is_not_lost(store: Store) -> None:
+async def test_a_change_in_between_is_not_lost(store: SqlStore) -> None:
     """Two who rewrite the same turn at the same time: both changes are there, and each count has its own lines."""
     await commit(store, *talk(3, said="tea with milk"))
     loop, others = asyncio.get_running_loop(), list[int]()
@@ -438,7 +438,7 @@ async def test_a_change_in_between_is_not_lost(store: Store) -> None:
         assert b"- with oat" in each.body
 
 
-async def test_a_turn_that_goes_meanwhile_is_not_brought_back(store: Store) -> None:
+async def test_a_turn_that_goes_meanwhile_is_not_brought_back(store: SqlStore) -> None:
     """It was read before it was removed, and its change is stored nowhere."""
     await commit(store, *talk(3, said="tea"))
     loop, removed = asyncio.get_running_loop(), list[int]()
@@ -454,7 +454,7 @@ async def test_a_turn_that_goes_meanwhile_is_not_brought_back(store: Store) -> N
     assert await all_of(store) == []
 
 
-async def test_removed_turns_are_gone_and_their_files_stale(store: Store) -> None:
+async def test_removed_turns_are_gone_and_their_files_stale(store: SqlStore) -> None:
     """Of the named sessions; those that are in no file yet never get there."""
     await commit(store, *talk(2), *talk(1, first=10, key=THREAD, transcript="t" * 16))
     assert await store.transcripts.remove(SCOPE, keys=frozenset({ANN})) == 2
@@ -468,7 +468,7 @@ async def test_removed_turns_are_gone_and_their_files_stale(store: Store) -> Non
 
 
 @pytest.mark.parametrize("is_lapse", [False, True])
-async def test_what_is_left_of_removed_turns_has_no_words(store: Store, is_lapse: bool) -> None:
+async def test_what_is_left_of_removed_turns_has_no_words(store: SqlStore, is_lapse: bool) -> None:
     """Only that there was a turn: a commit that is repeated, or a file of it, does not bring it back."""
     assert isinstance(store, SqlStore)
     given = [replace(each, failure="tea was cold") for each in talk(2, said="tea")]
@@ -491,7 +491,7 @@ async def test_what_is_left_of_removed_turns_has_no_words(store: Store, is_lapse
     assert await store.records.unwritten(-(2**62), 9) == ()
 
 
-async def test_old_turns_lapse(store: Store) -> None:
+async def test_old_turns_lapse(store: SqlStore) -> None:
     """Of a current transcript, those stay that hold its snapshots and replay starts; of an ended one, none."""
     taken = build.snapshot(1, {}, "UTC", 0, replay_from=0, rev="r")
 
@@ -513,7 +513,7 @@ async def test_old_turns_lapse(store: Store) -> None:
     assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1), as_it_is) == 0
 
 
-async def test_the_extent_of_a_transcript(store: Store) -> None:
+async def test_the_extent_of_a_transcript(store: SqlStore) -> None:
     """Its bytes, its first and last turn, and what ended it; also of its turns before one of them."""
     assert await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT) == TranscriptExtent()
     await commit(store, *talk(3))
@@ -534,7 +534,7 @@ async def test_the_extent_of_a_transcript(store: Store) -> None:
     assert (await store.transcripts.extent(SCOPE, ANN, NEXT)).ended == ""
 
 
-async def test_a_transcript_of_a_chat_without_a_session_has_ended_with_its_ending(store: Store) -> None:
+async def test_a_transcript_of_a_chat_without_a_session_has_ended_with_its_ending(store: SqlStore) -> None:
     """Conversations that are imported have none: an archive is one, also the newest; one that goes on is none."""
     ended = turn_of(note("new", 2), new_transcript=NEXT)
     await store.transcripts.adopt(SCOPE, ANN, [turn_of(talk(1)[0]), ended])
@@ -543,12 +543,12 @@ async def test_a_transcript_of_a_chat_without_a_session_has_ended_with_its_endin
     assert (await store.transcripts.extent(SCOPE, THREAD, TRANSCRIPT)).ended == ""
 
 
-async def heads(store: Store, after: Mapping[SessionKey, int]) -> dict[str, str]:
+async def heads(store: SqlStore, after: Mapping[SessionKey, int]) -> dict[str, str]:
     """Return the last turn of each transcript with turns behind *after*."""
     return {each.transcript: each.turn for each in await store.transcripts.heads(SCOPE, after)}
 
 
-async def test_followers_see_the_last_turns_behind_what_they_know(store: Store) -> None:
+async def test_followers_see_the_last_turns_behind_what_they_know(store: SqlStore) -> None:
     """Of every session and transcript; of what they know nothing, and of what was removed neither."""
     await commit(store, *talk(2), exchange(2, 4, new_transcript=NEXT), exchange(3, 0, transcript=NEXT))
     await commit(store, exchange(4, 0, key=THREAD, transcript="b" * 16), exchange(5, 0, key=BOB, scope=OTHER))
@@ -562,7 +562,7 @@ async def test_followers_see_the_last_turns_behind_what_they_know(store: Store) 
     assert await heads(store, {}) == {TRANSCRIPT: turn_name(2), NEXT: turn_name(6)}
 
 
-async def test_every_change_of_stored_turns_is_counted(store: Store) -> None:
+async def test_every_change_of_stored_turns_is_counted(store: SqlStore) -> None:
     """A change, a removal, a deletion in the chat; not a turn that is added, nor a file that is written."""
     counted = (ANN, TRANSCRIPT)
     await commit(store, *talk(3))
@@ -579,7 +579,7 @@ async def test_every_change_of_stored_turns_is_counted(store: Store) -> None:
     assert await store.transcripts.changes(SCOPE) == {counted: 3}
 
 
-async def test_conversations_are_counted(store: Store) -> None:
+async def test_conversations_are_counted(store: SqlStore) -> None:
     """With the time of the oldest turn; those that were removed are none."""
     assert await store.transcripts.count(SCOPE) == (0, None)
     await commit(store, exchange(1, 0, new_transcript=NEXT), exchange(2, 0, transcript=NEXT))
@@ -608,7 +608,7 @@ async def test_another_mirror_has_every_file_stale(backend: StoreBackend) -> Non
 
 
 async def test_a_link_moves_the_newest_turns_and_the_rest_some_at_a_time(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other chat waits for all; the newest are there at once, and a repetition changes nothing."""
     monkeypatch.setattr(statements, "_NEWEST_MOVED", 2)
@@ -648,7 +648,7 @@ async def test_of_a_conversation_that_is_removed_the_count_goes_with_its_turns(b
     assert await store.transcripts.sessions(SCOPE) == {}
 
 
-async def test_a_file_stays_stale_when_its_transcript_was_changed_since(store: Store) -> None:
+async def test_a_file_stays_stale_when_its_transcript_was_changed_since(store: SqlStore) -> None:
     """Who wrote it read older rows; only the note of the last change can be dropped."""
     await commit(store, *talk(2, said="one two"))
     await store.transcripts.rewrite(SCOPE, partial(without, b"one"))
@@ -666,7 +666,7 @@ async def test_a_file_stays_stale_when_its_transcript_was_changed_since(store: S
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
-async def test_stale_files_are_found_however_often_was_looked_in_vain(store: Store, looks: int) -> None:
+async def test_stale_files_are_found_however_often_was_looked_in_vain(store: SqlStore, looks: int) -> None:
     """After every operation that makes some, and after a look that failed."""
     given = talk(3, said="tea")
     operations: list[Callable[[], Awaitable[object]]] = [
@@ -711,7 +711,7 @@ async def test_stale_files_survive_a_kill(backend: StoreBackend) -> None:
 # -- taking over ---------------------------------------------------------------------------------------
 
 
-async def test_turns_are_adopted_before_and_behind_those_that_are_stored(store: Store) -> None:
+async def test_turns_are_adopted_before_and_behind_those_that_are_stored(store: SqlStore) -> None:
     """In the order of the file; twice is once."""
     await commit(store, *talk(2, first=3, start=6))
     given = [turn_of(each) for each in talk(7)]
@@ -724,7 +724,7 @@ async def test_turns_are_adopted_before_and_behind_those_that_are_stored(store: 
     assert await store.records.unwritten(-(2**62), 99) == await store.records.unwritten(0, 99)  # no adopted one
 
 
-async def test_removed_turns_are_not_adopted_from_a_file_that_still_has_them(store: Store) -> None:
+async def test_removed_turns_are_not_adopted_from_a_file_that_still_has_them(store: SqlStore) -> None:
     """A kill came between the erasure and the writing of the file; what the file has behind them is adopted."""
     await commit(store, *talk(5))
     store.records.mark_written([each.seq for each in await all_of(store)])
@@ -737,7 +737,7 @@ async def test_removed_turns_are_not_adopted_from_a_file_that_still_has_them(sto
     assert await all_of(store) == []
 
 
-async def test_a_chat_without_a_session_goes_on_with_its_last_transcript(store: Store) -> None:
+async def test_a_chat_without_a_session_goes_on_with_its_last_transcript(store: SqlStore) -> None:
     """At its next index, or behind it where the last one has ended; a session that is there stays."""
     await commit(store, *talk(1, first=50, key=BOB, transcript="b" * 16))
     before = await store.journal.session(BOB)
@@ -758,14 +758,14 @@ async def test_a_chat_without_a_session_goes_on_with_its_last_transcript(store: 
     assert await window(store) == (names(0, 1, 30), 0)
 
 
-async def test_turns_that_come_from_the_files_make_none_stale(store: Store) -> None:
+async def test_turns_that_come_from_the_files_make_none_stale(store: SqlStore) -> None:
     """They are there already."""
     given = [turn_of(each) for each in talk(3)]
     assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 3
     assert await stale(store) == []
 
 
-async def test_several_sessions_are_adopted_beside_each_other(store: Store) -> None:
+async def test_several_sessions_are_adopted_beside_each_other(store: SqlStore) -> None:
     """Each in its own order, before what was committed since, whoever comes first."""
     await commit(store, *talk(1, first=50, start=6), *talk(1, first=51, start=6, key=THREAD, transcript="t" * 16))
     for n, key in enumerate((THREAD, ANN, BOB)):
@@ -776,7 +776,7 @@ async def test_several_sessions_are_adopted_beside_each_other(store: Store) -> N
     assert turns(await all_of(store, key=BOB)) == ["t2x0", "t2x1", "t2x2"]
 
 
-async def test_rows_without_lines_are_filled(store: Store) -> None:
+async def test_rows_without_lines_are_filled(store: SqlStore) -> None:
     """A record of an earlier release, whose lines are in its file only, keeps its number and gets its lines."""
     assert isinstance(store, SqlStore)
     await commit(store, *talk(3), note("p", 6, build.pointer(2)))
@@ -793,7 +793,7 @@ async def test_rows_without_lines_are_filled(store: Store) -> None:
     assert await store.transcripts.adopt(SCOPE, ANN, given, in_files=True) == 0
 
 
-async def test_a_row_without_lines_is_filled_in_the_scope_of_its_file(store: Store) -> None:
+async def test_a_row_without_lines_is_filled_in_the_scope_of_its_file(store: SqlStore) -> None:
     """A link has moved the files of a chat without a session; nothing is lost, and a turn of another chat stays."""
     assert isinstance(store, SqlStore)
     await commit(store, *talk(2))
@@ -822,7 +822,7 @@ async def test_what_was_adopted_is_noted(backend: StoreBackend) -> None:
 # -- one scope -----------------------------------------------------------------------------------------
 
 CANARY = "canary-of-another-scope"
-READS: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
+READS: dict[str, Callable[[SqlTranscripts], Awaitable[object]]] = {
     "window": lambda store: store.window(SCOPE, ANN, TRANSCRIPT),
     "newest": lambda store: store.newest(SCOPE, ANN, 100),
     "messages": lambda store: store.messages(SCOPE, ANN, TRANSCRIPT, 0, 100),
@@ -838,7 +838,7 @@ READS: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
     "count": lambda store: store.count(SCOPE),
     "visit": lambda store: visited(store, SCOPE),
 }
-WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
+WRITES: dict[str, Callable[[SqlTranscripts], Awaitable[object]]] = {
     "rewrite": lambda store: store.rewrite(SCOPE, lambda raw: raw.replace(b"canary", b"------")),
     "remove": lambda store: store.remove(SCOPE),
     "lapse": lambda store: store.lapse(SCOPE, START + timedelta(days=9), as_it_is),
@@ -848,7 +848,7 @@ WRITES: dict[str, Callable[[TranscriptStore], Awaitable[object]]] = {
 NEITHER = {"drop_stale", "mirror", "begin_mirror", "is_adopted", "mark_adopted"}
 
 
-async def visited(store: TranscriptStore, scope: str) -> Sequence[bytes]:
+async def visited(store: SqlTranscripts, scope: str) -> Sequence[bytes]:
     """Return the lines of every turn of a scope, as they are visited."""
     found: list[bytes] = []
 
@@ -860,7 +860,7 @@ async def visited(store: TranscriptStore, scope: str) -> Sequence[bytes]:
     return found
 
 
-async def with_canary(store: Store) -> None:
+async def with_canary(store: SqlStore) -> None:
     """Have turns of two scopes in one session, as while a chat changes hands, and a stale file of both."""
     digest = "c" * 64
     taken = build.snapshot(1, {"SOUL": digest}, "UTC", 0, replay_from=0, rev=CANARY)
@@ -875,7 +875,7 @@ async def with_canary(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", [*READS, *WRITES])
-async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
+async def test_a_scope_has_nothing_of_another(store: SqlStore, name: str) -> None:
     """Not even of the same chat and transcript: neither is it read, nor changed."""
     await with_canary(store)
     theirs = await all_of(store, OTHER), await store.transcripts.stale_files(OTHER)
@@ -889,7 +889,7 @@ async def test_a_scope_has_nothing_of_another(store: Store, name: str) -> None:
 
 def test_every_operation_is_tried_with_another_scope() -> None:
     """One that is added needs a line above."""
-    assert {name for name in vars(TranscriptStore) if not name.startswith("_")} == {*READS, *WRITES, *NEITHER}
+    assert {name for name in vars(SqlTranscripts) if not name.startswith("_")} == {*READS, *WRITES, *NEITHER}
 
 
 def test_every_statement_names_the_scope() -> None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from gateway.events import SessionKey
 from gateway.ports import TurnQuery
-from gateway.ports.store import Store
 from gateway.store.session_queue import HAS_SESSION
 from gateway.store.sql_store import SqlStore
 from tests.fakes.store import open_inline_store
@@ -18,12 +17,12 @@ OPEN, PRIVATE = SessionKey("slack", "C1/1"), SessionKey("slack", "C1/2")
 SCOPE = "chats/slack%3aC1"
 
 
-async def found(store: Store, query: TurnQuery) -> list[tuple[str, str]]:
+async def found(store: SqlStore, query: TurnQuery) -> list[tuple[str, str]]:
     """Return the chats and outcomes that *query* finds."""
     return [(each.key.chat, each.outcome) for each in await store.journal.find_turns(query)]
 
 
-async def test_turns_are_found_by_what_is_known_of_them(store: Store) -> None:
+async def test_turns_are_found_by_what_is_known_of_them(store: SqlStore) -> None:
     """A chat has its threads, but no chat whose name begins alike, and no private thread; running turns are first."""
     scopes = {ROOM: SCOPE, OPEN: SCOPE, PRIVATE: f"{SCOPE}%2f2", OTHER: "chats/slack%3aC10"}
     turns = []
@@ -61,7 +60,7 @@ async def test_turns_are_found_by_what_is_known_of_them(store: Store) -> None:
     assert (first.turn, first.calls, first.tokens, first.known_cost, first.unpriced_calls) == (turns[0], 1, 12, 0.5, 0)
 
 
-async def test_a_chat_has_sessions_of_its_own_scope(store: Store) -> None:
+async def test_a_chat_has_sessions_of_its_own_scope(store: SqlStore) -> None:
     """Its threads count, private ones have another scope, and a chat whose name begins alike is another."""
     for n, (key, scope) in enumerate({OPEN: SCOPE, PRIVATE: f"{SCOPE}%2f2", OTHER: "chats/slack%3aC10"}.items()):
         await accept(store, said(key=key, id=str(n)))

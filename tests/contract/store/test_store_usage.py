@@ -11,14 +11,15 @@ from gateway.events import SessionKey
 from gateway.ports import TurnStep
 from gateway.ports.caps import TOOL_CALLS, CapNotice
 from gateway.ports.journal import CALL_NOTED_AFTER
-from gateway.ports.store import Store, StoreLimits
+from gateway.ports.store import StoreLimits
+from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, START, answered, begin_turn, claim, said, spent
 
 BERLIN = StoreLimits(zone="Europe/Berlin")
 
 
-async def by(store: Store, group: str, *, days: int = 400) -> list[tuple[Any, ...]]:
+async def by(store: SqlStore, group: str, *, days: int = 400) -> list[tuple[Any, ...]]:
     """Return who or what took how many calls and tokens, and the cost."""
     found = await store.usage.by(group, since=START - timedelta(days=days), until=START, zone="Europe/Berlin")
     return [
@@ -27,7 +28,7 @@ async def by(store: Store, group: str, *, days: int = 400) -> list[tuple[Any, ..
     ]
 
 
-async def test_sums_by_person_chat_purpose_and_day(store: Store) -> None:
+async def test_sums_by_person_chat_purpose_and_day(store: SqlStore) -> None:
     """The most tokens come first, days in their order; a price that is not known makes no sum of dollars."""
     store.journal.spend(spent("t1", person="ann", cost=0.5))
     store.journal.spend(spent("t1", person="ann", cost=0.25, purpose="transcription", tokens_in=1_000))
@@ -98,7 +99,7 @@ async def test_a_call_that_is_cut_off_stands_in_the_rows(backend: StoreBackend) 
     assert [(row.tokens_in, row.call) for row in await usage(store, lease.turn)] == [(480, ""), (600, "a.2")]
 
 
-async def test_a_quick_call_costs_no_transaction_more(store: Store) -> None:
+async def test_a_quick_call_costs_no_transaction_more(store: SqlStore) -> None:
     """Its estimate is never written: the row goes with the commit of its turn."""
     lease = await begin_turn(store)
     before = (await store.journal.depth())["commits"]
@@ -157,7 +158,7 @@ async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> N
     assert not (await store.caps.load_usage(window=window, day=day, purposes={"answer"})).notices
 
 
-async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
+async def test_who_is_forgotten_leaves_the_sums(store: SqlStore) -> None:
     """The gateway's days stay right; nobody's name is in them, nor in what was told."""
     lease = await begin_turn(store)
     ends = START + timedelta(minutes=1)
@@ -176,7 +177,7 @@ async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
     assert await by(store, "day") == [("2026-10-12", 1, 12, None, 1)]
 
 
-async def usage(store: Store, turn: str) -> tuple[Any, ...]:
+async def usage(store: SqlStore, turn: str) -> tuple[Any, ...]:
     """Return the rows of a turn."""
     story = await store.journal.trace(turn)
     assert story is not None

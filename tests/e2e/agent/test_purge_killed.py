@@ -10,7 +10,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from gateway.app import Runtime, open_app
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
 from gateway.settings import load_settings
+from gateway.store.documents import SqlDocuments
 from tests.e2e.agent.test_consolidation import SCOPE
 from tests.e2e.agent.test_purge import plant_canaries, use_canaries
 from tests.fakes.canaries import CYRILLIC, where
@@ -104,7 +105,7 @@ async def purge(home: Path, job: Job, fate: KillCountdown) -> None:
         whole = app.commands.erasure.purge_jobs
         disk = KilledDisk(fate)
         store: Any = KilledObject(whole.storage.store, fate)
-        documents = ScopeDocuments(KilledObject(whole.storage.documents.changes, fate))
+        documents = ScopeDocuments(cast("SqlDocuments", KilledObject(whole.storage.documents.changes, fate)))
         storage = dataclasses.replace(whole.storage, disk=disk, store=store, documents=documents)
         mortal = dataclasses.replace(whole, storage=storage)
         whole.word_eraser._storage = dataclasses.replace(whole.storage, disk=disk)

@@ -13,8 +13,8 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.app import composition
-from gateway.ports import Store
 from gateway.settings import Settings
+from gateway.store.sql_store import SqlStore
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.clock import VirtualClock
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -60,7 +60,7 @@ def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the gateway a store without a thread: virtual time does not see threads."""
 
     @asynccontextmanager
-    async def opened(_: Settings, *, has_served: bool, now: Callable[[], datetime]) -> AsyncIterator[Store]:
+    async def opened(_: Settings, *, has_served: bool, now: Callable[[], datetime]) -> AsyncIterator[SqlStore]:
         store = await open_inline_store(clock=now)
         yield store
         await store.close(has_served=has_served)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
@@ -25,6 +26,7 @@ from gateway.ports.caps import (
     format_micro_dollars,
     micro_dollars,
 )
+from gateway.store.usage import SqlCapUsage
 from tests.fakes.clock import at_once
 from tests.fakes.meter import FakeMeter
 
@@ -83,7 +85,7 @@ class CapScene:
             CapKind.HOUSE_TOKENS: self.limits.installation_tokens,
             CapKind.HOUSE_COST: self.limits.installation_cost,
         }
-        await self.ledger.warm(self, installation_limits=limits)
+        await self.ledger.warm(cast("SqlCapUsage", self), installation_limits=limits)
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
         """Return what the journal holds."""

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import SessionKey
-from gateway.ports import ChannelCapabilities, Outbox, Preview, TurnLease
+from gateway.ports import ChannelCapabilities, Preview, TurnLease
 from gateway.store.outbox import SqlOutbox
 from gateway.web.metrics import PrometheusRecorder
 from tests.fakes.clock import VirtualClock
@@ -29,7 +29,7 @@ class DeliveryGateway:
     clock: VirtualClock
     platform: MemoryPlatform
     capabilities: ChannelCapabilities
-    wrap: Callable[[Outbox], Outbox] = lambda outbox: outbox
+    wrap: Callable[[SqlOutbox], SqlOutbox] = lambda outbox: outbox
     meter: PrometheusRecorder = field(default_factory=lambda: PrometheusRecorder(strict=True))
     is_strict: bool = False
     runs: int = 0

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChannelCapabilities, Outbox, OutboxPart, PendingDelivery, TurnLease
+from gateway.ports import ChannelCapabilities, OutboxPart, PendingDelivery, TurnLease
+from gateway.store.outbox import SqlOutbox
 from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, FakeChannel, MemoryPlatform
 from tests.fakes.turns import ANN, accept, said
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
@@ -48,7 +49,7 @@ class CrashPoint:
 class CrashingOutbox:
     """An outbox in a process that may die at any of its calls."""
 
-    def __init__(self, outbox: Outbox, death: CrashPoint) -> None:
+    def __init__(self, outbox: SqlOutbox, death: CrashPoint) -> None:
         self._outbox = outbox
         self._death = death
 
@@ -109,6 +110,11 @@ class CrashingOutbox:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._outbox, name)
+
+
+def crashing(outbox: SqlOutbox, death: CrashPoint) -> SqlOutbox:
+    """Return *outbox* in a process that may die at any of its calls."""
+    return cast("SqlOutbox", CrashingOutbox(outbox, death))
 
 
 def mortal(platform: MemoryPlatform, death: CrashPoint) -> None:
@@ -194,7 +200,7 @@ async def test_no_death_doubles_or_loses_an_answer(
 async def die(gateway: DeliveryGateway, death: CrashPoint, text: str, pause: float, *arrive: InboundMessage) -> None:
     """Start a process in which messages *arrive* and which dies where *death* says; leave none running."""
     healthy, platform = gateway.platform.call, gateway.platform
-    gateway.wrap = lambda outbox: CrashingOutbox(outbox, death)
+    gateway.wrap = lambda outbox: crashing(outbox, death)
     mortal(platform, death)
     await gateway.start()
     for message in arrive:

@@ -16,7 +16,7 @@ from gateway.ports import TurnLease
 from tests.fakes.memory_channel import FILING, KEYED, RINGING, ChannelFault, ChatMessage, MemoryPlatform
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
-from tests.unit.delivery.test_delivery_crash import POINTS, CrashingOutbox, CrashPoint, mortal
+from tests.unit.delivery.test_delivery_crash import POINTS, CrashPoint, crashing, mortal
 from tests.unit.delivery.test_delivery_previews import shown
 
 MARK = translate("delivery.may_repeat")
@@ -296,7 +296,7 @@ async def test_no_death_doubles_or_loses_a_file(opens: OpensGateway, finds: bool
         death = CrashPoint(at, is_after=is_after)
         gateway = await opens(FILING, MemoryPlatform(finds=finds), starts=False)
         own = file(gateway=gateway)
-        gateway.wrap = lambda outbox, death=death: CrashingOutbox(outbox, death)  # type: ignore[misc]
+        gateway.wrap = lambda outbox, death=death: crashing(outbox, death)  # type: ignore[misc]
         healthy = gateway.platform.call
         mortal(gateway.platform, death)
         await gateway.start()

@@ -12,7 +12,7 @@ from gateway.ports import ChannelCapabilities
 from tests.fakes.memory_channel import FILING, KEYED, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import accept, claim, said
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
-from tests.unit.delivery.test_delivery_crash import CrashingOutbox, CrashPoint, mortal
+from tests.unit.delivery.test_delivery_crash import CrashPoint, crashing, mortal
 
 TOPIC = SessionKey("telegram", "-100/7")
 GROUP = TOPIC.parent
@@ -151,7 +151,7 @@ async def test_no_death_doubles_or_loses_a_moved_answer(
         for chat in (TOPIC.chat, *([GROUP.chat] if is_closed else ())):
             gateway.platform.fail(ChannelFault.GONE, chat=chat, calls=999)
         healthy = gateway.platform.call
-        gateway.wrap = lambda outbox, death=death: CrashingOutbox(outbox, death)  # type: ignore[misc]
+        gateway.wrap = lambda outbox, death=death: crashing(outbox, death)  # type: ignore[misc]
         mortal(gateway.platform, death)
         await gateway.start()
         await ask(gateway, "At noon.")

@@ -23,7 +23,7 @@ from agent.files.file_workspace import (
 )
 from agent.files.workspace_names import InvalidFileName
 from gateway.errors import StoreUnavailable
-from gateway.ports import FileStore
+from gateway.store.files import SqlFiles
 from tests.fakes.store import open_inline_store
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -48,7 +48,7 @@ def clock() -> SteppedClock:
 
 
 @pytest.fixture
-async def files(tmp_path: Path) -> AsyncIterator[FileStore]:
+async def files(tmp_path: Path) -> AsyncIterator[SqlFiles]:
     """The files of a store."""
     store = await open_inline_store(tmp_path / "journal.db")
     yield store.files
@@ -56,7 +56,7 @@ async def files(tmp_path: Path) -> AsyncIterator[FileStore]:
 
 
 @pytest.fixture
-def workspace(files: FileStore, clock: SteppedClock) -> FileWorkspace:
+def workspace(files: SqlFiles, clock: SteppedClock) -> FileWorkspace:
     """A workspace for 1,000 bytes."""
     return FileWorkspace(files, ANN, most_bytes=1_000, now=clock)
 
@@ -89,7 +89,7 @@ async def marked(workspace: FileWorkspace) -> set[str]:
     return {each.name for each in await workspace.list_files() if each.is_untrusted}
 
 
-async def test_a_new_workspace_is_empty(workspace: FileWorkspace, files: FileStore) -> None:
+async def test_a_new_workspace_is_empty(workspace: FileWorkspace, files: SqlFiles) -> None:
     """Nothing is created by looking."""
     assert (await workspace.list_files(), await workspace.deleted_files()) == ([], [])
     assert await workspace.read("a.txt") is None
@@ -190,7 +190,7 @@ async def test_files_of_tainted_calls_are_marked(workspace: FileWorkspace) -> No
     assert await marked(workspace) == {"a.txt", "b.txt"}
 
 
-async def test_no_file_exceeds_the_space(workspace: FileWorkspace, files: FileStore, clock: SteppedClock) -> None:
+async def test_no_file_exceeds_the_space(workspace: FileWorkspace, files: SqlFiles, clock: SteppedClock) -> None:
     """A file that does not fit is not stored; the line names the largest. Deleted files count until they are gone."""
     await write(workspace, "large.bin", "x" * 600, key="1")
     await write(workspace, "small.bin", "x" * 100, key="2")
@@ -231,7 +231,7 @@ async def test_restored_files_count_once(workspace: FileWorkspace) -> None:
     assert await workspace.create("b.bin", b"x" * 400, is_untrusted=False)
 
 
-async def test_deleted_files_of_all_scopes_expire(files: FileStore, clock: SteppedClock) -> None:
+async def test_deleted_files_of_all_scopes_expire(files: SqlFiles, clock: SteppedClock) -> None:
     """A week later the periodic clean-up removes them, everywhere."""
     workspaces = ScopeWorkspaces(files, most_mb=1, now=clock)
     for scope in (ANN, "chats/pocket%3ag", "shared", ""):
@@ -301,7 +301,7 @@ async def test_received_files_cannot_be_changed(workspace: FileWorkspace) -> Non
         await workspace.delete("received/a.txt", key="k")
 
 
-async def test_linking_accounts_joins_their_workspaces(files: FileStore, clock: SteppedClock) -> None:
+async def test_linking_accounts_joins_their_workspaces(files: SqlFiles, clock: SteppedClock) -> None:
     """Every file is kept, marks too, under a number where both had one of that name; deleted files stay restorable."""
     workspaces = ScopeWorkspaces(files, most_mb=1, now=clock)
     ann, bob = workspaces.of(ANN), workspaces.of(BOB)
@@ -324,7 +324,7 @@ async def test_linking_accounts_joins_their_workspaces(files: FileStore, clock: 
     assert await files.files(BOB) == []
 
 
-async def test_erasing_reaches_files_and_deleted_copies(workspace: FileWorkspace, files: FileStore) -> None:
+async def test_erasing_reaches_files_and_deleted_copies(workspace: FileWorkspace, files: SqlFiles) -> None:
     """Each file is passed once with its name; a deleted file that would change goes, and a preview changes nothing."""
     await write(workspace, "a.txt", "keep\nsecret\n", key="1")
     await write(workspace, "a.txt", "keep\nsecret two\n", key="2", is_untrusted=True)
@@ -344,7 +344,7 @@ async def test_erasing_reaches_files_and_deleted_copies(workspace: FileWorkspace
     assert await workspace.list_files() == []
 
 
-async def test_erasing_reaches_the_name_of_a_restored_file(workspace: FileWorkspace, files: FileStore) -> None:
+async def test_erasing_reaches_the_name_of_a_restored_file(workspace: FileWorkspace, files: SqlFiles) -> None:
     """The record of the restoration has the name, and goes with the words in it."""
     await write(workspace, "zeppelin.txt", "x", key="1")
     change = await workspace.delete("zeppelin.txt", key="2")
@@ -391,7 +391,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_no_name_leaves_its_scope(files: FileStore, clock: SteppedClock, tmp_path: Path, name: str) -> None:
+async def test_no_name_leaves_its_scope(files: SqlFiles, clock: SteppedClock, tmp_path: Path, name: str) -> None:
     """Attacks 44 to 56: whatever a model calls a file, nothing of the disk or of another scope is read or changed."""
     workspaces = ScopeWorkspaces(files, most_mb=1, now=clock)
     await workspaces.of(BOB).create("a.txt", b"of Bob", is_untrusted=False)

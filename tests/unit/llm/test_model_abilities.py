@@ -26,6 +26,7 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact
+from gateway.store.model_facts import SqlModelFacts
 from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, memory_tools, request
 from tests.fakes.strict_requests import RequestRule, violations
 from tests.fakes.turns import WallClock
@@ -80,8 +81,8 @@ class LimitedModel:
         """Nothing to close."""
 
 
-class FakeFacts:
-    """A `ModelFactStore` in memory, which may be away."""
+class FakeFacts(SqlModelFacts):
+    """Facts in memory, which may be away."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], ModelFact] = {}

@@ -13,7 +13,8 @@ from agent.memory.documents.document_adoption import adopt_documents
 from agent.memory.documents.document_changes import BY_HAND
 from agent.memory.documents.git_repository import RepositoryCommit, append_commits, open_repo
 from agent.memory.editing.document_file_writer import DocumentFileWriter
-from gateway.ports.documents import DocumentChangeStore, document_file
+from gateway.ports.documents import document_file
+from gateway.store.documents import SqlDocuments
 from tests.fakes.memory import SCOPE, START, FakeRecords, ProcessCrash
 
 SCOPES = ("", SCOPE, "chats/discord%3a7", "shared")
@@ -34,7 +35,7 @@ def commit(home: Path, scope: str, texts: dict[str, str], why: str, minutes: int
         return repo.head().decode()
 
 
-async def adopt(home: Path, documents: DocumentChangeStore) -> int:
+async def adopt(home: Path, documents: SqlDocuments) -> int:
     """Adopt as a start does."""
     return await adopt_documents(home, documents, lambda: START + timedelta(hours=1))
 

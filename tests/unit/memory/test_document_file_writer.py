@@ -22,7 +22,8 @@ from agent.memory.editing.document_file_writer import LONGEST_EDIT, DocumentFile
 from agent.memory.storage import disk as disk_module
 from agent.memory.storage.disk import Disk
 from gateway.errors import StoreUnavailable
-from gateway.ports.documents import DocumentChange, DocumentChangeStore, DocumentState, document_file
+from gateway.ports.documents import DocumentChange, DocumentState, document_file
+from gateway.store.documents import SqlDocuments
 from tests.fakes.clock import VirtualClock
 from tests.fakes.hand_edits import save_by_rename, save_in_place, saves_beside_changes
 from tests.fakes.memory import SCOPE, START, CountingDisk, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
@@ -57,7 +58,7 @@ class MirrorScene:
         self.restart()
 
     @property
-    def documents(self) -> DocumentChangeStore:
+    def documents(self) -> SqlDocuments:
         """What is true."""
         return self.records.documents
 

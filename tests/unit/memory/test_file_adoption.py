@@ -16,7 +16,7 @@ import pytest
 
 from agent.memory.storage import file_adoption
 from agent.memory.storage.file_adoption import adopt_files, adopt_workspaces
-from gateway.ports import BYTES, FileKind, FileStore, StoreLimits
+from gateway.ports import BYTES, FileKind, StoreLimits
 from gateway.store.files import SMALL_BYTES, SqlFiles
 from gateway.store.sqlite import open_file
 from tests.fakes.stored_files import stored_files
@@ -66,7 +66,7 @@ def expected() -> dict[str, bytes]:
 
 
 @asynccontextmanager
-async def opened(home: Path) -> AsyncIterator[FileStore]:
+async def opened(home: Path) -> AsyncIterator[SqlFiles]:
     """Open the store of a home, its bytes in the folders of the home."""
     store = await open_file(home / "journal.db", StoreLimits())
     try:
@@ -75,7 +75,7 @@ async def opened(home: Path) -> AsyncIterator[FileStore]:
         await store.close()
 
 
-async def adopt(home: Path, files: FileStore) -> int:
+async def adopt(home: Path, files: SqlFiles) -> int:
     """Do what a start does."""
     return await adopt_files(home, files) + await adopt_workspaces(home, files)
 

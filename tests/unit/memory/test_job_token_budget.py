@@ -11,6 +11,7 @@ from typing import Any
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.ports import Job
+from gateway.store.usage import SqlUsage
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs
 from tests.fakes.meter import FakeMeter
@@ -19,7 +20,7 @@ EVENING = datetime(2026, 11, 21, 21, 30, tzinfo=UTC)  # 22:30 in Berlin
 
 
 @dataclass
-class ListedUsage:
+class ListedUsage(SqlUsage):
     """Usage rows in a list, summed as the journal sums them."""
 
     rows: list[tuple[datetime, str, int]] = field(default_factory=list)

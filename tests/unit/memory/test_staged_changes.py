@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -188,7 +188,7 @@ async def test_files_of_an_earlier_release_are_taken_over_once(tmp_path: Path, a
         record |= {"operations": [{"op": "add", "text": "- tea"}], "session": "slack:c1", "person": "slack%3aann"}
         (folder / f"{name}.json").write_text(json.dumps(record))
         (folder / "broken.json").write_text("{")
-    engine = cast("SqlProposals", open_proposals())._engine
+    engine = open_proposals()._engine
     killed = open_staging(tmp_path, proposals=KilledStore(engine, at, after=after), now=lambda: NOW)
     with suppress(KilledProcess):
         await killed.adopt_files()

@@ -15,7 +15,9 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from gateway.events import InboundMessage, Sender, SessionKey
-from gateway.ports import InboxRow, Journal, Line, MessageOutcome, Outbox, PendingDelivery, TurnRecord
+from gateway.ports import InboxRow, Line, MessageOutcome, PendingDelivery, TurnRecord
+from gateway.store.journal import SqlJournal
+from gateway.store.outbox import SqlOutbox
 from tests.fakes.memory import (
     ANN,
     SCOPE,
@@ -56,7 +58,9 @@ def accepted_message(n: int, text: str = "waits") -> InboxRow:
 
 def sessions(records: FakeRecords, rows: Sequence[InboxRow] = ()) -> StoredSessions:
     """Return the port over fakes."""
-    return StoredSessions(records, records.transcripts, cast("Journal", FakeInbox(rows)), cast("Outbox", NothingSent()))
+    return StoredSessions(
+        records, records.transcripts, cast("SqlJournal", FakeInbox(rows)), cast("SqlOutbox", NothingSent())
+    )
 
 
 def command(n: int, *, new: str = "") -> TurnRecord:

@@ -13,7 +13,7 @@ import pytest
 
 from agent.files.file_workspace import FileWorkspace
 from agent.memory.storage.file_adoption import adopt_workspaces
-from gateway.ports import FileStore
+from gateway.store.files import SqlFiles
 from tests.fakes.store import open_inline_store
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -37,7 +37,7 @@ OLD_HOME = {
 
 
 @pytest.fixture
-async def files(tmp_path: Path) -> AsyncIterator[FileStore]:
+async def files(tmp_path: Path) -> AsyncIterator[SqlFiles]:
     """The files of a store."""
     store = await open_inline_store(tmp_path / "journal.db")
     yield store.files
@@ -62,7 +62,7 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-async def test_a_folder_becomes_a_workspace(files: FileStore, folder: Path, tmp_path: Path) -> None:
+async def test_a_folder_becomes_a_workspace(files: SqlFiles, folder: Path, tmp_path: Path) -> None:
     """Everything that a person could see is there, under its name, and can be restored; links lead nowhere."""
     assert await adopt_workspaces(tmp_path, files) == 7
     workspace = FileWorkspace(files, SCOPE, most_bytes=10_000_000, now=lambda: NOON)
@@ -95,7 +95,7 @@ async def test_a_folder_becomes_a_workspace(files: FileStore, folder: Path, tmp_
     }
 
 
-async def test_taking_over_again_changes_nothing(files: FileStore, folder: Path, tmp_path: Path) -> None:
+async def test_taking_over_again_changes_nothing(files: SqlFiles, folder: Path, tmp_path: Path) -> None:
     """Not after a kill in the middle, and not what was changed since."""
     shutil.copytree(
         folder, tmp_path / "again", copy_function=os.link, symlinks=True, ignore=shutil.ignore_patterns("pipe")
@@ -109,9 +109,7 @@ async def test_taking_over_again_changes_nothing(files: FileStore, folder: Path,
     assert await files.files(SCOPE) == before
 
 
-async def test_a_link_in_the_place_of_the_folder_is_not_followed(
-    files: FileStore, folder: Path, tmp_path: Path
-) -> None:
+async def test_a_link_in_the_place_of_the_folder_is_not_followed(files: SqlFiles, folder: Path, tmp_path: Path) -> None:
     """An operator or a backup could have put it there."""
     elsewhere = await asyncio.to_thread(folder.rename, tmp_path / "elsewhere")
     await asyncio.to_thread(folder.symlink_to, elsewhere)

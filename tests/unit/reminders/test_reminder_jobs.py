@@ -18,7 +18,8 @@ from agent.reminders.reminder import DO, SAY, Reminder, job_prefix, reminders_in
 from agent.reminders.reminder_jobs import FAILED, REVOKED, ReminderJobs, settle_job
 from gateway.events import InboundMessage, Role, SessionKey, turn_id
 from gateway.ports import StoreLimits
-from gateway.ports.store import Store
+from gateway.store.records import SqlPreferences
+from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import kill, open_inline_store
@@ -54,7 +55,7 @@ class Killed(BaseException):
 class ReminderScene:
     """A store, and the jobs of reminders over it; the clock is the test's."""
 
-    store: Store
+    store: SqlStore
     clock: Callable[[], datetime]
     quiet: dict[str, str] = field(default_factory=dict)
     blocked: str = ""  # sender id
@@ -109,7 +110,7 @@ class ReminderScene:
         return reminders_in(await self.store.jobs.pending_of("remind"))
 
 
-class _Choices:
+class _Choices(SqlPreferences):
     """The choices of every scope."""
 
     def __init__(self, choices: dict[str, str]) -> None:
@@ -467,7 +468,7 @@ async def test_killed_at_every_write_it_fires_once_and_a_cancelled_one_never_ret
     await store.close(has_served=True)
 
 
-def _dying(store: Store, step: str, *, is_before: bool) -> Any:
+def _dying(store: SqlStore, step: str, *, is_before: bool) -> Any:
     """Return a journal and job queue in one that dies at its first call of *step*."""
 
     class Dying:

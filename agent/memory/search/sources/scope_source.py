@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import UNTRUSTED
@@ -19,7 +20,11 @@ from agent.memory.search.search_unit import ERASURES, SearchUnit, SourceReading,
 from agent.memory.search.sources.transcript_source import TranscriptSource, text_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
-from gateway.ports import DocumentChangeStore, HistoryEntry, HistoryStore, Line, ScopeHead, SearchHit
+from gateway.ports import HistoryEntry, HistoryStore, Line, ScopeHead, SearchHit
+
+if TYPE_CHECKING:
+    from gateway.store.documents import SqlDocuments
+
 
 SESSIONS = "sessions/"
 HISTORY = "memory/history.jsonl"
@@ -44,7 +49,7 @@ class ScopeSource:
         zone: Callable[[], str],
         cut: Cut = chunk_markdown,
         transcripts: TranscriptSource | None = None,
-        documents: DocumentChangeStore | None = None,
+        documents: SqlDocuments | None = None,
         disk: Disk | None = None,
     ) -> None:
         """*zone* is the scope's time zone, which history entries use.

@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from agent.attachments.file_facts import facts_in
@@ -18,7 +19,11 @@ from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.search_unit import SearchUnit, SourceReading, chunk_message, group_by_silence
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode_lines, format_time, kind_of, parse_time
 from gateway.events import SessionKey
-from gateway.ports import Line, StoredTurn, TranscriptHead, TranscriptStore
+from gateway.ports import Line, StoredTurn, TranscriptHead
+
+if TYPE_CHECKING:
+    from gateway.store.transcripts import SqlTranscripts
+
 
 _MARK = re.compile(r"(\d+):(-?\d+):([^#]+)#(\S*) (\S*)")
 
@@ -26,7 +31,7 @@ _MARK = re.compile(r"(\d+):(-?\d+):([^#]+)#(\S*) (\S*)")
 class TranscriptSource:
     """The transcripts of a scope."""
 
-    def __init__(self, scope: str, turns: TranscriptStore) -> None:
+    def __init__(self, scope: str, turns: SqlTranscripts) -> None:
         self._scope = scope
         self._turns = turns
         self._heads: dict[str, TranscriptHead] = {}  # by the id of the transcript
