@@ -145,7 +145,7 @@ async def test_a_window_starts_with_the_turn_that_holds_the_replay_start(store: 
         store, *talk(4), note("p", 8, build.pointer(5)), *talk(1, first=4, start=8), note("q", 10, build.mark(3))
     )
     assert await window(store) == (names(2, 3, "p", 4, "q"), 4)
-    await commit(store, note("r", 10, build.pointer(8)))
+    await commit(store, note("r", 10, build.pointer(8), build.mark(3)))
     assert await window(store) == (names(4, "q", "r"), 8)
 
 

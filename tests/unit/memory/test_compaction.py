@@ -77,10 +77,14 @@ def test_what_fits_is_left_alone() -> None:
 
 
 def test_old_tool_bodies_go_first() -> None:
-    """Results before the last turn become a line that says how long they were; every call keeps its result."""
+    """Results before the last turn become a line that says how long they were; every call keeps its result.
+
+    The window stays where it is, and moves back in no case.
+    """
     state = window((100, 6_000, 100), (100, 1_000, 100))
+    state.replay_from = 1
     found, after, _ = compact_turn(state, turn_lines(("user", 100), start=8), SMALL)
-    assert [line["kind"] for line in found.lines] == ["trim"]
+    assert (found.replay_from, [line["kind"] for line in found.lines]) == (1, ["trim"])
     bodies = [message["content"] for message in render(after.turns) if message["role"] == "tool"]
     assert bodies == ["[6000 characters, not all of them shown here any more]", "r" * 1_000]
     assert weight(after, [], SMALL) <= SMALL.tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -87,6 +88,19 @@ async def test_a_job_that_was_noticed_twice_is_done_once(tmp_path: Path) -> None
     assert await consolidator.consolidate(later) is None
     assert world.model.calls == 1
     assert [(each.start, each.end) for each in world.history.after(0)] == [(0, 8)]
+
+
+async def test_an_answer_is_applied_as_it_is_stored_then(tmp_path: Path) -> None:
+    """Words that were erased from the job after it was claimed are not brought back by it."""
+    world = await begin(tmp_path)
+    consolidator = world.consolidator()
+    [job] = world.jobs.jobs.values()
+    await consolidator.consolidate(job)
+    [claimed] = [each for each in world.jobs.jobs.values() if each.kind == APPLY]
+    erased = json.loads(json.dumps(claimed.payload).replace("new fact", "what is left"))
+    world.jobs.jobs[claimed.id] = replace(claimed, payload=erased)
+    await consolidator.apply(claimed)
+    assert (await FileDocumentStore(tmp_path).read(SCOPE, "MEMORY.md")).text == "- old fact\n- what is left\n"
 
 
 async def test_the_summary_of_an_archive_waits_for_what_is_under_way(tmp_path: Path) -> None:
