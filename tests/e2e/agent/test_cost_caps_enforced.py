@@ -33,6 +33,7 @@ async def priced(server: FakeOpenAI, **given: Any) -> AsyncIterator[tuple[InProc
         "PARLOUR_LLM__MODELS__PRICED__API_BASE": server.base,
         "PARLOUR_LLM__MODELS__PRICED__USD_PER_MILLION_INPUT": "0",
         "PARLOUR_LLM__MODELS__PRICED__USD_PER_MILLION_OUTPUT": "1",
+        "PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0",  # calls that hang are not waited for
         **given.pop("environment", {}),
     }
     with time_machine.travel(NOON, tick=True) as traveller:

@@ -66,9 +66,9 @@ class AnswerScene:
     parlour: InProcessGateway
     requests: list[dict[str, Any]]
 
-    async def ask(self, text: str = "hello") -> str:
+    async def ask(self, text: str = "hello", chat: str = "c") -> str:
         """Return what the person sees in the end, the reference of a failure left out."""
-        shown = await self.parlour.channel.ask("c", text)
+        shown = await self.parlour.channel.ask(chat, text)
         return re.sub(r" \(ref \w+\)\Z", "", shown)
 
     @property
@@ -210,17 +210,26 @@ async def test_a_call_runs_as_it_was_meant(name: str) -> None:
 LIMITS = {"PARLOUR_LLM__TIMEOUT_SECONDS": "2", "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "1"}
 
 
-@pytest.mark.parametrize(
-    "sign",
-    [b": keepalive\n\n", b"data:\n\n", b"data: ping\n\n", b"event: ping\ndata: {}\n\n", b"\n", b"event: heartbeat\n\n"],
-    ids=str,
-)
-async def test_any_byte_is_a_sign_of_life(sign: bytes) -> None:
+SIGNS = [
+    b": keepalive\n\n",
+    b"data:\n\n",
+    b"data: ping\n\n",
+    b"event: ping\ndata: {}\n\n",
+    b"\n",
+    b"event: heartbeat\n\n",
+]
+
+
+async def test_any_byte_is_a_sign_of_life() -> None:
     """Before the first words and between two of them, longer than both limits in all; none of it is seen."""
-    signs = [(0.3, sign)] * 8
-    said = RawAnswer([*signs, (0, words("Hel", finish=None, end=b"")), *signs, (0, words("lo!"))])
-    async with answering(said, **LIMITS) as scene:
-        assert await scene.ask() == "Hello!"
+
+    def answer(sign: bytes) -> RawAnswer:
+        signs, name = [(0.3, sign)] * 8, repr(sign)
+        return RawAnswer([*signs, (0, words("It says ", finish=None, end=b"")), *signs, (0, words(name))])
+
+    async with answering(*map(answer, SIGNS), **LIMITS) as scene:
+        seen = await asyncio.gather(*(scene.ask(chat=f"c{n}") for n in range(len(SIGNS))))
+        assert set(seen) == {f"It says {sign!r}" for sign in SIGNS}
 
 
 @pytest.mark.parametrize(
@@ -250,15 +259,19 @@ async def test_signs_of_life_end_at_the_limit_in_total() -> None:
         assert await scene.ask() == translate("failures.timeout")
 
 
-@pytest.mark.parametrize(
-    "kind", ["application/json", "text/plain", "application/octet-stream", "text/event-stream", ""]
-)
-async def test_one_body_is_read_whatever_it_is_called(kind: str) -> None:
+async def test_one_body_is_read_whatever_it_is_called() -> None:
     """Blank lines before it, as DeepSeek sends them, and a byte order mark do no harm."""
-    body = json.dumps({"choices": [{"message": {"content": "Hello!"}, "finish_reason": "stop"}]}).encode()
-    for data in (body, b"\xef\xbb\xbf" + body):
-        async with answering(RawAnswer([(0.3, b"\n")] * 8 + [(0, data)], kind), **LIMITS) as scene:
-            assert await scene.ask() == "Hello!"
+    kinds = ["application/json", "text/plain", "application/octet-stream", "text/event-stream", ""]
+    forms = [(kind, mark) for kind in kinds for mark in (b"", b"\xef\xbb\xbf")]
+
+    def answer(kind: str, mark: bytes) -> RawAnswer:
+        message = {"content": f"Hello: {kind} {mark!r}"}
+        body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+        return RawAnswer([(0.3, b"\n")] * 8 + [(0, mark + body)], kind)
+
+    async with answering(*(answer(*form) for form in forms), **LIMITS) as scene:
+        seen = await asyncio.gather(*(scene.ask(chat=f"c{n}") for n in range(len(forms))))
+        assert set(seen) == {f"Hello: {kind} {mark!r}" for kind, mark in forms}
 
 
 async def test_a_server_that_marks_no_end_is_known_the_second_time() -> None:

@@ -81,7 +81,7 @@ def keep_bodies() -> Iterator[BodyServer]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     kept.base = f"http://127.0.0.1:{server.server_port}"
     try:
