@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from enum import StrEnum
 from pathlib import Path
@@ -10,18 +9,8 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.control_client import AsJson, call_operation, print_lines
-from gateway.commands.memory import app as memory
-from gateway.commands.memory import find
-from gateway.commands.memory_files import OpenWorkChoice
-from gateway.commands.memory_files import app as mirror
-from gateway.commands.people import app as people
-from gateway.commands.people import explain_silence, owner
-from gateway.commands.replay import replay_turn
-from gateway.commands.status import list_tools, show_status, show_usage
-from gateway.commands.web import app as web
-from gateway.commands.web import open_page
-from gateway.control import Line
+import gateway.operations  # noqa: F401 - declares them
+from gateway.commands.operation_commands import AsJson, Sure, add_commands, call_operation
 from gateway.journal_file import OpenChoice, StoreKind
 
 app = typer.Typer(
@@ -31,17 +20,30 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-sessions = typer.Typer(help="Sessions and their messages.", no_args_is_help=True)
-app.add_typer(sessions, name="sessions")
-app.add_typer(web, name="web")
-app.add_typer(memory, name="memory")
-app.add_typer(mirror, name="mirror")
-app.add_typer(people, name="people")
-app.add_typer(owner, name="owner")
-quarantine = typer.Typer(help="Platform events that could not be read, or that caused a crash.", no_args_is_help=True)
-app.add_typer(quarantine, name="quarantine")
-store = typer.Typer(help="Where messages, people and usage are stored.", no_args_is_help=True)
-app.add_typer(store, name="store")
+_GROUPS = {
+    "sessions": "Sessions and their messages.",
+    "web": "The chat page.",
+    "memory": "What the bot remembers, about whom, and why.",
+    "mirror": "The files that conversations and memory are written to, for people.",
+    "people": "The people who talk to the bot.",
+    "owner": "The owners of the bot.",
+    "quarantine": "Platform events that could not be read, or that caused a crash.",
+    "store": "Where messages, people and usage are stored.",
+}
+groups = {
+    name: typer.Typer(help=text, no_args_is_help=name != "memory", invoke_without_command=name == "memory")
+    for name, text in _GROUPS.items()
+}
+for _name, _group in groups.items():
+    app.add_typer(_group, name=_name)
+
+OpenWorkChoice = Annotated[
+    OpenChoice,
+    typer.Option(
+        "--open",
+        help="What to do with unanswered messages: answer (after a lookup, or marked as a repeat) or drop.",
+    ),
+]
 
 
 class DeployKind(StrEnum):
@@ -50,9 +52,6 @@ class DeployKind(StrEnum):
     SYSTEMD = "systemd"
     COMPOSE = "compose"
     MONITORING = "monitoring"
-
-
-QuarantinedName = Annotated[str, typer.Argument(help="Its name in `parlour quarantine list`.")]
 
 
 def _version(is_requested: bool) -> None:
@@ -128,79 +127,12 @@ def doctor(
     raise typer.Exit(run_doctor(as_json=as_json, is_offline=offline, asks_model=model))
 
 
-app.command("status")(show_status)
-
-
 @app.command("workers")
 def list_workers(as_json: AsJson = False) -> None:
     """List the gateways that use the database, and what each of them runs."""
     from gateway.commands.workers import show_workers
 
     show_workers(as_json=as_json)
-
-
-@sessions.command("list")
-def list_sessions(as_json: AsJson = False) -> None:
-    """List every session, the most recently used first."""
-
-    def session_row(line: Line) -> str:
-        return f"{line['updated_at'][:19]}Z  {line['messages']:>7}  {line['key']}"
-
-    print_lines(call_operation("sessions list"), as_json, session_row)
-
-
-@sessions.command("show")
-def show_session(
-    key: Annotated[str, typer.Argument(help="channel:chat_id")],
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of the newest messages to show.")] = 50,
-    as_json: AsJson = False,
-) -> None:
-    """Show the newest messages of a session."""
-
-    def message_row(line: Line) -> str:
-        who = line.get("name") or line["role"]
-        waiting = " (waiting)" if line.get("state") == "waiting" else ""
-        return f"{line['at'][:19]}Z  {who}{waiting}: {line['text']}"
-
-    print_lines(call_operation("sessions show", {"key": key, "limit": limit}), as_json, message_row)
-
-
-@app.command()
-def send(
-    key: Annotated[str, typer.Argument(help="channel:chat_id")],
-    text: Annotated[str, typer.Argument(help="The message.")],
-) -> None:
-    """Send a text to a session as a job; the reply goes to that chat."""
-    (line,) = call_operation("send", {"key": key, "text": text})
-    when = "" if line.get("running") else "; it will be answered when a gateway runs"
-    typer.echo(f"accepted as {line['reference']}{when}")
-
-
-@app.command()
-def turn(reference: Annotated[str, typer.Argument(help="The short reference in the notice to the user.")]) -> None:
-    """Show everything recorded about one turn."""
-    (line,) = call_operation("turn", {"reference": reference})
-    typer.echo(json.dumps(line, indent=2))
-
-
-app.command("replay")(replay_turn)
-app.command("open")(open_page)
-app.command("usage")(show_usage)
-# A Telegram group's id begins with a minus sign.
-app.command("why", context_settings={"ignore_unknown_options": True})(explain_silence)
-app.command("tools")(list_tools)
-app.command("search")(find)
-
-
-@app.command()
-def backup(file: Annotated[Path, typer.Argument(help="The .tar.gz file to write; it must not exist yet.")]) -> None:
-    """Write one archive of everything except secrets, while the gateway runs."""
-    (line,) = call_operation("backup", {"file": str(file.absolute())})
-    people = "1 person" if line["people"] == 1 else f"{line['people']:,} people"
-    what = f"{line['turns']:,} turns, memories of {people}, {line['files']:,} files"
-    typer.echo(f"{line['file']}: {what}, {line['size']:,} bytes")
-    for left_out in line["left_out"]:
-        typer.echo(f"not included: {left_out}")
 
 
 @app.command()
@@ -210,7 +142,7 @@ def restore(
         bool, typer.Option("--force", help="Replace the existing home, which is kept in backups/.")
     ] = False,
     open_work: OpenWorkChoice = OpenChoice.ANSWER,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Sure = False,
 ) -> None:
     """Restore a backup into the home, after verifying it and showing its contents."""
     from gateway.commands.restore_backup import put_back
@@ -221,7 +153,7 @@ def restore(
 @app.command("accept-loss")
 def accept_loss(
     open_work: OpenWorkChoice = OpenChoice.ANSWER,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Sure = False,
 ) -> None:
     """Continue with a home whose journal is lost, damaged or outdated, when no backup can be restored."""
     from gateway.commands.restore_backup import accept_loss as accept
@@ -240,7 +172,7 @@ def deploy(
     print_files(kind, file)
 
 
-@store.command("migrate")
+@groups["store"].command("migrate")
 def migrate_store(
     target: Annotated[StoreKind, typer.Argument(help="postgresql (the database of store.url) or sqlite (journal.db).")],
 ) -> None:
@@ -253,23 +185,16 @@ def migrate_store(
     move(target)
 
 
-@store.command("check")
+@groups["store"].command("check")
 def check_store(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the files whose bytes are damaged.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Sure = False,
     as_json: AsJson = False,
 ) -> None:
     """Read the whole store and say what is damaged, and how to mend it. Exit code 2 if something is left."""
     from gateway.commands.store_migration import check_store as check
 
     raise typer.Exit(check(removes=remove, is_sure=yes, as_json=as_json))
-
-
-@app.command()
-def prune() -> None:
-    """Remove expired rows from the journal."""
-    (line,) = call_operation("prune")
-    typer.echo(f"{line['rows']} rows, {line['events']} quarantined events and {line['files']} expired files removed")
 
 
 @app.command("import")
@@ -284,7 +209,7 @@ def take_over(
         typer.Option("--map", metavar="OLD[=NEW]", help="Continue the conversation OLD in the chat NEW."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Sure = False,
     as_json: AsJson = False,
 ) -> None:
     """Import conversations and memory files of another bot. Repeating an import adds nothing twice."""
@@ -293,25 +218,29 @@ def take_over(
     take(system, folder.expanduser(), person=person, mapped=mapped or (), is_dry=dry_run, is_sure=yes, as_json=as_json)
 
 
-@quarantine.command("list")
-def list_quarantine(as_json: AsJson = False) -> None:
-    """List quarantined events, the newest first, each with its file."""
+@groups["mirror"].command("import")
+def import_mirror(open_work: OpenWorkChoice = OpenChoice.ANSWER, yes: Sure = False) -> None:
+    """Rebuild a lost store from the files, or take over what they have and the store lacks.
 
-    def event_row(line: Line) -> str:
-        return f"{line['at'][:19]}Z  {line['name']}  {line['reason']}  (in {line['file']})"
+    Shows what that is, and asks. No gateway may be running. Run it again if it is interrupted.
+    """
+    from gateway.commands.file_import import take_mirror
 
-    print_lines(call_operation("quarantine list"), as_json, event_row, empty="the quarantine is empty")
-
-
-@quarantine.command("drop")
-def drop_from_quarantine(name: QuarantinedName) -> None:
-    """Remove one event, so that it is handled when its platform delivers it again."""
-    call_operation("quarantine drop", {"name": name})
-    typer.echo(f"{name} is removed; if its platform sends it again, it is handled")
+    take_mirror(open_work, is_sure=yes)
 
 
-@quarantine.command("replay")
-def replay_from_quarantine(name: QuarantinedName) -> None:
-    """Have the running gateway handle one event again, as if it had just arrived."""
-    call_operation("quarantine replay", {"name": name})
-    typer.echo(f"{name} was handled and is no longer in quarantine")
+@app.command("open")
+def open_page(
+    console: Annotated[bool, typer.Option("--console", help="The console instead of the chat.")] = False,
+    name: Annotated[
+        str | None,
+        typer.Option("--as", metavar="NAME", help="Log in as a user with this name, who is not an owner."),
+    ] = None,
+) -> None:
+    """Print a link that logs a browser in to the page. It works once, for ten minutes."""
+    (line,) = call_operation("web login", {"as": name})
+    # A fragment stays in the browser: no log of a server or proxy contains it.
+    typer.echo(f"{line['page']}{'console' if console else ''}#code={line['code']}")
+
+
+add_commands(app, groups)

@@ -17,8 +17,8 @@ from agent.memory.scopes import chat_scope
 from agent.reminders.reminder import reminders_in
 from gateway.app.access import RoleResolver, accounts_of_user
 from gateway.app.chat_settings import build_scope_guess
-from gateway.app.operation_group import CONSOLE_OPERATIONS
 from gateway.app.recall import search_limitation
+from gateway.control.registry import console_operations
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
@@ -65,7 +65,7 @@ def build_console(app: Runtime) -> WebConsole | None:
 
     visitors = PageVisitors(page.name, app, RoleResolver(app.access.judge, app.channels))
     prefix = "" if page.name == PAGE else f"/{page.name}"
-    return WebConsole(visitor, visitors, app.operations, CONSOLE_OPERATIONS, prefix=prefix)
+    return WebConsole(visitor, visitors, app.operations, console_operations(), prefix=prefix)
 
 
 def is_console_owner(app: Runtime, channel: str, who: str) -> bool:

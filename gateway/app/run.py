@@ -20,10 +20,10 @@ import structlog
 from agent.attachments.process_confinement import probe_confinement
 from gateway.app.composition import open_app
 from gateway.app.context import ExtraPlugins
-from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.runtime import Runtime
 from gateway.control.control_server import ControlServer
 from gateway.errors import WorkerReplaced
+from gateway.operations.gateway import GatewayOperations
 from gateway.settings import Settings
 from gateway.store.sql_store import SqlStore
 from gateway.supervisor import run_prune_loop, run_stamp_loop

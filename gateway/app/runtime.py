@@ -50,8 +50,6 @@ from gateway.app.channels import (
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
 from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention
-from gateway.app.gateway_operations import GatewayOperations
-from gateway.app.machine_operations import MachineOperations
 from gateway.app.memory import (
     MemoryServices,
     build_dreamer,
@@ -60,13 +58,8 @@ from gateway.app.memory import (
     build_privacy,
     build_raw_archives,
 )
-from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import ModelFactory, ModelServices, build_models
-from gateway.app.people_operations import PeopleOperations
 from gateway.app.recall import build_recall
-from gateway.app.setup_operations import SetupOperations
-from gateway.app.tool_operations import ToolOperations, UsageOperations
-from gateway.app.turn_operations import TurnOperations
 from gateway.app.turns import build_command_services, build_replayer, build_turn_services
 from gateway.app.usage import UsageServices, build_usage
 from gateway.backup import BackupProgress, BackupResult, backup
@@ -77,6 +70,7 @@ from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
+from gateway.operations import build_operations
 from gateway.ports import Channel, IntakeVerdict, MessageContext, PlatformTraits, SessionRow
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
@@ -426,17 +420,7 @@ class Runtime:
     @cached_property
     def operations(self) -> Mapping[str, Operation]:
         """Operations of the command line and of the console, by name."""
-        groups = (
-            GatewayOperations,
-            MemoryOperations,
-            PeopleOperations,
-            ToolOperations,
-            UsageOperations,
-            TurnOperations,
-            MachineOperations,
-            SetupOperations,
-        )
-        return {name: operation for group in groups for name, operation in group(self).by_name().items()}
+        return build_operations(self)
 
     @cached_property
     def console(self) -> WebConsole | None:

@@ -19,15 +19,15 @@ from agent.importers.importer import MemoryImporter
 from agent.memory.scope_names import ScopeNames
 from agent.memory.scopes import SHARED, chat_scope
 from agent.memory.storage.disk import Disk
-from gateway.app.memory_operations import MemoryOperations
 from gateway.app.runtime import Runtime, resolve_recipient
-from gateway.commands.control_client import print_json
+from gateway.commands.operation_commands import print_json
 from gateway.control import Line
 from gateway.control.gateway_client import connect
 from gateway.errors import UserError
 from gateway.events import ChatKind, PlatformAccount, SessionKey
 from gateway.home import Home
 from gateway.logs import configure_logs
+from gateway.operations.memory import MemoryOperations
 from gateway.settings import Settings, load_settings, secret_values
 from gateway.text.text_units import strip_control_characters
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import typer
 from pydantic import ValidationError
 
-from gateway.commands.control_client import call_operation
 from gateway.commands.init_config import (
     InitConfig,
     as_list,
@@ -20,13 +19,14 @@ from gateway.commands.init_config import (
     validation_message,
 )
 from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, TerminalPrompter, UnattendedPrompter, choose_next
-from gateway.commands.people import claim_line
+from gateway.commands.operation_commands import call_operation
 from gateway.errors import ParlourError, UserError
 from gateway.health.network_checks import installed_setups, verify
 from gateway.home import is_held
 from gateway.i18n.time_zones import find_zone
 from gateway.logs import configure_logs
 from gateway.net.web_credentials import hide_password, restore_password
+from gateway.operations.people import claim_row
 from gateway.ports.entry_points import operator_command
 from gateway.ports.findings import FindingLevel
 from gateway.ports.setup import SetupQuestion, SupportsSetup
@@ -372,7 +372,7 @@ def offer_ownership(prompter: InitPrompter) -> None:
         prompter.say(f"The bot has no owner yet; `{operator_command('owner claim')}` prints a code ({error}).")
         return
     prompter.say("The owner", look="title")
-    for row in claim_line(line).splitlines():
+    for row in claim_row(line).splitlines():
         prompter.say(f"  {row}", look="result")
 
 

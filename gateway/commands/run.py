@@ -99,7 +99,7 @@ async def _chat(settings: Settings) -> int:
 async def _chat_with_own_gateway(settings: Settings) -> int:
     """Be the gateway for as long as the conversation lasts."""
     from gateway.app import open_app, serve
-    from gateway.app.gateway_operations import GatewayOperations
+    from gateway.operations.gateway import GatewayOperations
 
     stop, ready = asyncio.Event(), asyncio.Event()
     async with open_app(settings) as app, asyncio.TaskGroup() as services:

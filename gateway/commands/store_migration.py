@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gateway.commands.control_client import call_operation, print_json
+from gateway.commands.operation_commands import call_operation, print_json
 from gateway.control import Line
 from gateway.errors import SettingsError, UserError
 from gateway.home import STAGING, Home, make_private

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 
-from gateway.commands.control_client import print_lines
+from gateway.commands.operation_commands import print_lines
 from gateway.control import Line
 from gateway.errors import SettingsError
 from gateway.home import Home, is_held

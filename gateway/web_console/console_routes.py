@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache, partial
 from importlib.resources import files
 from typing import Protocol
@@ -21,8 +19,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from gateway.control import Line, Operation
+from gateway.control import Operation
 from gateway.control.control_server import RunningOperation, read_arguments, respond_with
+from gateway.control.registry import AuditRule, ChatAdmins, DeclaredOperation, may_call
+from gateway.events import Role
 from gateway.ports.access import ACTING
 from gateway.ports.entry_points import operator_command
 
@@ -41,40 +41,8 @@ _STARTING = {"error": "the gateway is starting; try again in a moment", "exit_co
 Visitor = Callable[[HTTPConnection], Awaitable[str | None]]  # the user of the page; None without a login
 
 
-class ConsoleRole(StrEnum):
-    """Role of a visitor of the console."""
-
-    OWNER = "owner"  # everything that the console offers
-    ADMIN = "admin"  # of shared chats: the operations that name one of these chats
-    NOBODY = "nobody"
-
-
-class AuditRule(StrEnum):
-    """Origin of the audit entry of a call."""
-
-    CALL = "call"  # before it runs
-    OPERATION = "operation"  # it is a decision, which the operation notes itself, under the visitor's name
-    NONE = "none"  # figures and names alone, which a page reads every few seconds
-
-
-@dataclass(frozen=True, slots=True)
-class ConsoleOperation:
-    """How an operation may be called from a browser."""
-
-    role: ConsoleRole  # ADMIN: admins too, if the argument `chat` is one of their chats
-    arguments: frozenset[str]  # all others are refused
-    audit: AuditRule = AuditRule.NONE
-    subject: str = ""  # the argument that the audit names
-
-
-class ConsoleVisitors(Protocol):
+class ConsoleVisitors(ChatAdmins, Protocol):
     """The people who are logged in to the page, by account, as the console sees them."""
-
-    def is_owner(self, who: str) -> bool:
-        """Return True if the user *who* of the page is an owner, also by another of their accounts."""
-
-    async def is_admin(self, who: str, chat: str) -> bool:
-        """Return True if the user *who* of the page administers the shared chat *chat* now, by a linked account."""
 
     async def list_administered_chats(self, who: str) -> Sequence[str]:
         """Return the shared chats that *who* administers now, the most recently used first."""
@@ -86,14 +54,6 @@ class ConsoleVisitors(Protocol):
         """Write an audit entry about a call that is going to run."""
 
 
-async def may_call(visitors: ConsoleVisitors, who: str, operation: ConsoleOperation, arguments: Line) -> bool:
-    """Return True if the user *who* of the page may call *operation* with *arguments* now."""
-    if visitors.is_owner(who):
-        return True
-    chat = arguments.get("chat")
-    return operation.role is ConsoleRole.ADMIN and isinstance(chat, str) and await visitors.is_admin(who, chat)
-
-
 class WebConsole:
     """The console of one page."""
 
@@ -102,7 +62,7 @@ class WebConsole:
         visitor: Visitor,
         visitors: ConsoleVisitors,
         operations: Mapping[str, Operation],
-        rules: Mapping[str, ConsoleOperation],
+        rules: Mapping[str, DeclaredOperation],
         *,
         prefix: str = "",
     ) -> None:
@@ -141,13 +101,12 @@ class WebConsole:
         if who is None:
             return JSONResponse(_LOG_IN, 401)
         if self._visitors.is_owner(who):
-            return JSONResponse({"who": self._visitors.account(who), "role": ConsoleRole.OWNER, "chats": []})
+            return JSONResponse({"who": self._visitors.account(who), "role": Role.OWNER, "chats": []})
         chats = list(await self._visitors.list_administered_chats(who))
-        role = ConsoleRole.ADMIN if chats else ConsoleRole.NOBODY
-        status = 403 if role is ConsoleRole.NOBODY else 200
+        role, status = (Role.ADMIN.value, 200) if chats else ("nobody", 403)
         return JSONResponse({"who": self._visitors.account(who), "role": role, "chats": chats}, status)
 
-    async def _call(self, name: str, rule: ConsoleOperation, request: Request) -> Response:
+    async def _call(self, name: str, rule: DeclaredOperation, request: Request) -> Response:
         who = await self._visitor(request)
         if who is None:
             return JSONResponse(_LOG_IN, 401)
@@ -159,7 +118,7 @@ class WebConsole:
         if not await may_call(self._visitors, who, rule, arguments):
             log.warning("console.refused", operation=name, who=self._visitors.account(who))
             return JSONResponse({"error": f"only an owner of this bot may use `{name}` here", "exit_code": 2}, 403)
-        if unknown := arguments.keys() - rule.arguments:
+        if unknown := arguments.keys() - rule.offered:
             error = f"{name} has no argument {', '.join(sorted(unknown))} here"
             return JSONResponse({"error": error, "exit_code": 2}, 400)
         run = self._operations.get(name)

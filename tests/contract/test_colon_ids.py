@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from agent.memory.scope_names import ScopeSelector
 from gateway.access.pairing_service import OwnerAddress
 from gateway.admission import policy_of
-from gateway.app.memory_operations import MemoryOperations
 from gateway.errors import SettingsError
 from gateway.events import PlatformAccount, SessionKey
+from gateway.operations.memory import MemoryOperations
 from gateway.settings import InstalledPlugins, load_settings
 from tests.fakes.account_linking import CODE, settled
 from tests.fakes.documents import stored_text

@@ -13,11 +13,11 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, ViewportSize, expect
 
 from channels.web.adapter import WebChannel
-from gateway.app.machine_operations import MachineOperations
-from gateway.app.setup_operations import SetupOperations
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.logs import recent_lines
+from gateway.operations.machine import MachineOperations
+from gateway.operations.setup import SetupOperations
 from gateway.ports import TurnQuery
 from gateway.ports.alerts import Alert, NotificationState
 from tests.e2e.browser import open_page, take_picture, take_pictures

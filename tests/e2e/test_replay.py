@@ -13,9 +13,9 @@ import pytest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory.prompt import prompt_snapshot
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
-from gateway.commands.replay import report_rows
 from gateway.errors import UserError
 from gateway.events import InboundKind, MessagePart, OutboundMessage
+from gateway.operations.turns import report_rows
 from gateway.ports import FileKind
 from tests.fakes.documents import edit_by_hand
 from tests.fakes.held_model import calls
@@ -91,7 +91,7 @@ async def test_a_turn_with_tools_reproduces_itself_without_effects(tmp_path: Pat
         assert (line["replies"], line["answer"], line["model"]) == (2, "It is *wet*.", "scripted")
         assert (runs, len(model.requests)) == (["the roof"], requests)
         assert await stored(parlour) == before
-    assert next(iter(report_rows(line))) == f"{turn}: 2 recorded answers, no differences"
+    assert next(iter(report_rows([line], {}))) == f"{turn}: 2 recorded answers, no differences"
 
 
 async def test_merged_messages_are_replayed_as_one_turn(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ async def test_what_has_changed_since_is_named(tmp_path: Path) -> None:
     assert set(named) == {"persona", "tool look", "call 1 (look)"}
     assert named["persona"]["now"] == "You are a pirate."
     assert "place" in named["call 1 (look)"]["now"]
-    rows = "\n".join(report_rows(line))
+    rows = "\n".join(report_rows([line], {}))
     assert "3 differences" in rows
     assert "You are a pirate." in rows
 
@@ -171,7 +171,7 @@ async def test_another_model_answers_beside_the_recorded_answer(tmp_path: Path) 
     assert [each["is_recorded"] for each in line["other"]["calls"]] == [True, False]
     assert (line["answer"], line["other"]["text"]) == ("Wet.", "Wet, and I could not see the cellar.")
     assert (model.requests[2].messages, model.requests[2].tools) == (first.messages, first.tools)
-    rows = "\n".join(report_rows(line))
+    rows = "\n".join(report_rows([line], {}))
     assert rows.index("Wet.") < rows.index("Wet, and I could not")
 
 

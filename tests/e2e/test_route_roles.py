@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from starlette.routing import Route, WebSocketRoute
 
-from gateway.app.operation_group import CONSOLE_OPERATIONS
+from gateway.control.registry import console_operations
 from gateway.events import SessionKey
 from tests.fakes.console_people import LOGINS, AdministeredChannel, ConsolePeople, console_people
 
@@ -36,12 +36,12 @@ async def people() -> AsyncIterator[ConsolePeople]:
 async def test_every_operation_is_offered_or_kept_back_on_purpose(people: ConsolePeople) -> None:
     """What a browser may call are operations that exist; what needs the machine's own files is none of them."""
     operations = people.up.app.operations
-    assert CONSOLE_OPERATIONS.keys() <= operations.keys()
+    assert console_operations().keys() <= operations.keys()
     assert (
         not {"people forget", "people export", "send", "web login", "prune", "memory forget"}
-        & CONSOLE_OPERATIONS.keys()
+        & console_operations().keys()
     )
-    assert not any("file" in rule.arguments or "path" in rule.arguments for rule in CONSOLE_OPERATIONS.values())
+    assert not any("file" in rule.offered or "path" in rule.offered for rule in console_operations().values())
 
 
 async def test_another_page_cannot_act_for_an_owner(people: ConsolePeople) -> None:
@@ -148,8 +148,8 @@ async def status(people: ConsolePeople, role: str, method: str, path: str) -> in
         except aiohttp.WSServerHandshakeError as refused:
             return refused.status
     name = path.removeprefix("/console/v1/").replace("/", " ")
-    rule = CONSOLE_OPERATIONS.get(name)
-    body = {each: ARGUMENTS[each] for each in rule.arguments & ARGUMENTS.keys()} if rule else BODIES.get(path, {})
+    rule = console_operations().get(name)
+    body = {each: ARGUMENTS[each] for each in rule.offered & ARGUMENTS.keys()} if rule else BODIES.get(path, {})
     async with client.request(
         method, address, json=body if method == "POST" else None, headers=people.origin, allow_redirects=False
     ) as answer:

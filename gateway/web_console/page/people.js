@@ -17,7 +17,7 @@ export async function people({ again, act, path }) {
     call("people pending"),
     call("web logins"),
     call("people list"),
-    call("people quotas"),
+    call("people quota"),
     call("people audit", { limit: 50 }),
   ]);
   const name = (each) => `${each.channel}:${each.who}`;
@@ -170,7 +170,7 @@ function audited(lines) {
 
 /** Return the page of one person: role, access, caps with their use, and the decisions about them. */
 async function person(whom, { again, act }) {
-  const [[found], audit] = await Promise.all([call("people show", { who: whom }), call("people audit", { limit: 50, about: whom })]);
+  const [[found], audit] = await Promise.all([call("people quota", { who: whom }), call("people audit", { limit: 50, about: whom })]);
   const decide = decider({ again, act });
   const owns = found.role === "owner";
   return [

@@ -14,8 +14,8 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolC
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_files import read_transcript
 from agent.memory.storage.transcript_lines import kind_of
-from gateway.commands.status import usage_table
 from gateway.errors import ModelUnreachable
+from gateway.operations.usage import usage_table
 from gateway.ports import HistoryEntry, Job
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import stored_text

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app.people_operations import PeopleOperations
 from gateway.errors import UserError
 from gateway.events import SessionKey
+from gateway.operations.people import PeopleOperations
 from tests.e2e.agent.test_channel_history import group
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

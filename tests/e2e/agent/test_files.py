@@ -16,7 +16,6 @@ from agent.attachments.file_names import format_size
 from agent.memory.storage.transcript_lines import indent_lines
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy
-from gateway.app.gateway_operations import GatewayOperations
 from gateway.control import LONGEST_LINE
 from gateway.errors import UserError
 from gateway.events import InboundKind
@@ -320,7 +319,7 @@ async def test_the_terminal_gets_a_file_over_the_control_socket() -> None:
     async with open_gateway() as at:
         data = bytes(range(256)) * 5_000
         reference = await at.parlour.app.blobs.put(SCOPE, data)
-        read = GatewayOperations(at.parlour.app).by_name()["chat file"]
+        read = at.parlour.app.operations["chat file"]
         pieces = [str(line["data"]) async for line in read({"blob": reference})]
         assert b"".join(map(base64.b64decode, pieces)) == data
         assert max(map(len, pieces)) < LONGEST_LINE

@@ -22,9 +22,9 @@ from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.app import Runtime, open_app
-from gateway.app.memory_operations import MemoryOperations
 from gateway.cli import app as cli
 from gateway.errors import UserError
+from gateway.operations.memory import MemoryOperations
 from gateway.settings import load_settings
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, wait_until_purged

@@ -8,7 +8,6 @@ from asyncio import to_thread
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.app.gateway_operations import GatewayOperations
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel, entries, jobs, talk
 from tests.fakes.inprocess_gateway import gateway
 
@@ -33,7 +32,7 @@ async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> N
     async with gateway(model=model, environment=ENOUGH_FOR_ONE, home=home) as parlour:
         await talk(parlour, 1)
         await parlour.idle()
-        [told] = [line async for line in GatewayOperations(parlour.app).by_name()["status"]({})]
+        [told] = [line async for line in parlour.app.operations["status"]({})]
         [waits] = [job for job in told["jobs"] if job["kind"] == "consolidate"]
         assert (waits["waiting"], waits["failures"], waits["last_run"]) == (1, 0, None)
         assert told["background_budget"] == {"limit": 2, "spent": 2, "is_spent": True}

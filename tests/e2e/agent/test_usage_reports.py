@@ -12,8 +12,9 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.commands.status import show_status, show_usage
 from gateway.errors import ModelRateLimited, UserError
+from gateway.operations.gateway import status_rows
+from gateway.operations.usage import usage_table
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.gateway import COMMAND
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -46,7 +47,7 @@ async def report_usage(parlour: InProcessGateway, **arguments: str) -> list[dict
 
 
 async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whatever is asked; a request that was refused took nothing and cost nothing, one without a price is said."""
     home, model = tmp_path / "home", PricedModel()
@@ -75,13 +76,12 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
             await report_usage(parlour, since="yesterday")
         with pytest.raises(UserError, match="grouped by 'colour'"):
             await report_usage(parlour, by="colour")
-        await asyncio.to_thread(show_usage, "person", "7d", as_json=False)
-        shown = [line for line in capsys.readouterr().out.splitlines() if "[" not in line]  # nor the log
+        shown = usage_table("person", await report_usage(parlour, by="person", since="7d"))
         assert [line.split()[0] for line in shown] == ["person", "pocket:ann", "pocket:bob", "together"]
         assert "$0.0100 plus 1 call of unknown cost" in shown[1]
         assert "$0.0200 plus 1 call of unknown cost" in shown[3]
-        await asyncio.to_thread(show_status, as_json=False)
-        shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("today")]
+        status = [line async for line in parlour.app.operations["status"]({})]
+        shown = [row for row in status_rows(status, {}) if row.startswith("today")]
         assert shown == [
             f"{'today':16} 4 model calls, 3,030 tokens, 80% of input tokens cached,"
             " cost $0.0200 plus 1 call of unknown cost"

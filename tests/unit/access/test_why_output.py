@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from gateway.commands import people
+from gateway.operations.people import silence_rows
 from gateway.ports.entry_points import operator_command
+from gateway.text.text_units import strip_control_characters
 
 SINCE = "2026-11-22T08:00:00.5Z"
 HEARS = {"running": True, "since": SINCE, "hears": {"slack": True}, "refused_by": {}}
@@ -26,19 +24,13 @@ REFUSED = {
 }
 
 
-@pytest.fixture
-def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+def printed(*lines: dict[str, Any], channel: str = "", ident: str = "") -> list[str]:
     """Return what is printed for the lines of a gateway."""
-
-    def run(*lines: dict[str, Any], channel: str = "", ident: str = "") -> list[str]:
-        monkeypatch.setattr(people, "call_operation", lambda *_: list(lines))
-        people.explain_silence(channel, ident, as_json=False)
-        return capsys.readouterr().out.splitlines()
-
-    return run
+    rows = silence_rows(list(lines), {"channel": channel, "id": ident})
+    return [strip_control_characters(row) for row in rows]
 
 
-def test_a_refusal_is_a_line_and_what_to_paste(printed: Callable[..., list[str]]) -> None:
+def test_a_refusal_is_a_line_and_what_to_paste() -> None:
     """When, where, who, why and how often; nothing that a name holds moves the cursor."""
     assert printed(HEARS, REFUSED) == [
         "2026-11-22 08:02:00Z  slack:C1  U1 (Mal [2J): nobody has let them in"
@@ -47,7 +39,7 @@ def test_a_refusal_is_a_line_and_what_to_paste(printed: Callable[..., list[str]]
     ]
 
 
-def test_an_empty_list_says_since_when_it_is_empty(printed: Callable[..., list[str]]) -> None:
+def test_an_empty_list_says_since_when_it_is_empty() -> None:
     """Refusals are of this run of the gateway: nothing is claimed about the one before."""
     assert printed(HEARS) == ["no message was rejected by this gateway since its start at 2026-11-22 08:00:00Z"]
     assert printed(HEARS, channel="slack", ident="U7") == [
@@ -55,7 +47,7 @@ def test_an_empty_list_says_since_when_it_is_empty(printed: Callable[..., list[s
     ]
 
 
-def test_a_channel_that_does_not_hear_is_named(printed: Callable[..., list[str]]) -> None:
+def test_a_channel_that_does_not_hear_is_named() -> None:
     """Silence whose reason is the connection: what the platform said, or where to look."""
     deaf = HEARS | {"hears": {"slack": False, "telegram": None}, "refused_by": {"slack": "the token is refused"}}
     assert printed(deaf, REFUSED)[2:] == [
@@ -64,7 +56,7 @@ def test_a_channel_that_does_not_hear_is_named(printed: Callable[..., list[str]]
     ]
 
 
-def test_without_a_gateway_there_is_nothing_to_know(printed: Callable[..., list[str]]) -> None:
+def test_without_a_gateway_there_is_nothing_to_know() -> None:
     """The list is in the memory of the gateway that runs."""
     assert printed(HEARS | {"running": False, "hears": {}}) == [
         "no gateway runs here; rejections are kept in the memory of a running gateway"

@@ -12,11 +12,11 @@ import pytest
 
 from gateway.alerts.alert_sources import find_delays
 from gateway.alerts.monitor import Source
-from gateway.app.operation_group import plain
-from gateway.commands import status as status_command
+from gateway.control.registry import plain
 from gateway.delivery.outbox_dispatcher import DELAYED_AFTER
 from gateway.events import SessionKey
 from gateway.health.gateway_checks import status_findings
+from gateway.operations.gateway import status_rows
 from gateway.ports import DelayedDelivery
 from gateway.ports.findings import FindingLevel
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
@@ -122,9 +122,7 @@ async def test_a_channel_that_is_down_is_one_trouble_and_not_two(tmp_path: Path,
     await scene.stop()
 
 
-def test_operators_read_which_chat_waits_and_why(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_operators_read_which_chat_waits_and_why() -> None:
     """`parlour status` and the doctor print a line per chat; what a platform says cannot move the cursor."""
     delayed = DelayedDelivery(
         key=SessionKey("discord", "4001"), since=EPOCH, until=EPOCH + timedelta(minutes=15), reason="\x1b[2Jlimited"
@@ -134,9 +132,7 @@ def test_operators_read_which_chat_waits_and_why(
         "replies to discord:4001 wait since 2026-11-21T21:00:00Z: \x1b[2Jlimited;"
         " the next attempt is at 2026-11-21T21:15:00Z"
     )
-    monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
-    status_command.show_status(as_json=False)
-    printed = capsys.readouterr().out.splitlines()
+    printed = [*status_rows([line], {})]
     assert f"{'delivery':16} {told.replace(chr(27), '')}" in printed
     first, more = status_findings(line)
     assert (first.level, first.id, first.text) == (FindingLevel.WARN, "delivery.delayed", told)

@@ -11,9 +11,9 @@ import pytest
 
 from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
+from agent.tools.refused_calls import QUESTION_WORDS, REFUSAL_WORDS, find_refused_calls
 from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
-from gateway.app.people_operations import QUESTION_WORDS, REFUSAL_WORDS, find_refused_calls
 from gateway.events import SessionKey
 from gateway.ports import Line, SessionInfo
 from tests.fakes.held_model import HeldScriptModel, calls

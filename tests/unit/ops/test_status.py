@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gateway.app import open_app
-from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.runtime import Runtime
-from gateway.commands import status as status_command
 from gateway.control import Line
+from gateway.control.registry import bind_group
 from gateway.errors import UserError
+from gateway.operations.gateway import GatewayOperations, status_rows
 from gateway.ports import Job, UsageRow
 from gateway.settings import load_settings
 from tests.fakes.turns import answer, next_delivery, parts_of, said
@@ -39,20 +39,19 @@ async def status(app: Runtime) -> Line:
     ("arguments", "line"),
     [
         ({"colour": 1}, "sessions show has no argument colour"),
+        ({"limit": 3}, "sessions show needs the argument key"),
         ({"key": ["a"]}, "key must be a text"),
         ({"key": "telegram:42", "limit": "many"}, "limit must be a number"),
     ],
 )
 async def test_arguments_are_those_that_the_operation_declares(app: Runtime, arguments: Line, line: str) -> None:
     """Another name or type is a mistake of the caller, in one line."""
-    operation = GatewayOperations(app).by_name()["sessions show"]
+    operation = bind_group(GatewayOperations(app))["sessions show"]
     with pytest.raises(UserError, match=line):
         _ = [each async for each in operation(arguments)]
 
 
-async def test_status_names_what_was_given_up(
-    app: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_status_names_what_was_given_up(app: Runtime) -> None:
     """A blocked bot's answer: counted, with its channel and the platform's reason, which cannot move the cursor."""
     store = app.store
     line: dict[str, Any] = dict(await status(app))
@@ -65,16 +64,12 @@ async def test_status_names_what_was_given_up(
     line = dict(await status(app))
     (group,) = line["dead_letters"]
     assert (group["channel"], group["count"]) == ("telegram", 2)
-    monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
-    status_command.show_status(as_json=False)
-    (told,) = [printed for printed in capsys.readouterr().out.splitlines() if printed.startswith("given up ")]
+    (told,) = [row for row in status_rows([line], {}) if row.startswith("given up ")]
     assert told.endswith("403: bot was [2Jblocked by the user")
     assert "2 to telegram, the latest " in told
 
 
-async def test_status_says_how_the_work_beside_the_turns_stands(
-    app: Runtime, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_status_says_how_the_work_beside_the_turns_stands(app: Runtime) -> None:
     """What waits and since when, what is planned, what the day has cost: by kind, from the journal, running or not."""
     store = app.store
     now = datetime.now(UTC)
@@ -99,9 +94,7 @@ async def test_status_says_how_the_work_beside_the_turns_stands(
     line = await status(app)
     counts = {job["kind"]: (job["waiting"], job["later"]) for job in line["jobs"]}
     assert {kind: count for kind, count in counts.items() if any(count)} == {"dream": (0, 1), "note": (2, 0)}
-    monkeypatch.setattr(status_command, "call_operation", lambda _: [line])
-    status_command.show_status(as_json=False)
-    printed = capsys.readouterr().out
+    printed = "\n".join(status_rows([line], {}))
     assert printed.count("\njob ") == 2  # kinds that never ran are left out
     assert re.search(
         r"^job note +0 running, 2 waiting \(the oldest for 30\d s\), 0 later, 0 done, 0 failed$", printed, re.MULTILINE

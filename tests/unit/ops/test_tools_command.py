@@ -9,8 +9,8 @@ import pytest
 
 from agent.tools.rights import effective_rule
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.app.tool_operations import _restrictions
 from gateway.events import ChatKind, Role
+from gateway.operations.usage import _restrictions
 from gateway.settings import disabled_tools
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import gateway

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.app.turn_operations import stage_spans
 from gateway.events import SessionKey
+from gateway.operations.turns import stage_spans
 from gateway.ports import TurnTrace
 from tests.fakes.clock import EPOCH
 

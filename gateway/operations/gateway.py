@@ -1,38 +1,33 @@
-"""Operator commands as async generators of lines, which are JSON objects.
-
-The operator API serves them while a gateway runs. Without one, a command opens the home and runs the same generators
-itself. The command line formats the lines.
-"""
+"""Operations on the gateway: its status, sessions, quarantine, backup and logins to the page."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, runtime_checkable
 from zoneinfo import ZoneInfo
 
-from agent.reminders.reminder import REMIND, reminders_in
-from gateway.access.refusal_log import ChannelRefusals
-from gateway.app.access import AdmissionRule, has_lost_access
-from gateway.app.operation_group import OperationGroup, by_owner, operation, plain, target_file
 from gateway.control import ControlConnection, Line
+from gateway.control.registry import Argument, operation, option, plain, rows
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
-from gateway.events import SessionKey, short_turn_id
-from gateway.i18n.missing_abilities import describe_models
-from gateway.i18n.time_zones import find_midnight
+from gateway.events import Role, short_turn_id
+from gateway.operations.group import OperationGroup, parse_chat
+from gateway.operations.usage import summarize_usage
 from gateway.ports import Channel
 from gateway.ports.channel_support import SupportsLogin
-from gateway.ports.entry_points import program_version
-from gateway.quarantine import list_events
+from gateway.ports.entry_points import program_version, with_operator_commands
 from gateway.settings.channel_blocks import PAGE, TERMINAL
-from gateway.store.jobs import SqlJobs
-from gateway.store_watcher import DEADLINE, one_line
+from gateway.text.text_units import strip_control_characters
 
 if TYPE_CHECKING:
+    from gateway.access.refusal_log import ChannelRefusals
+    from gateway.app.access import AdmissionRule
     from gateway.app.runtime import Runtime
+    from gateway.store.jobs import SqlJobs
 
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -58,6 +53,85 @@ def _not_in_quarantine(name: str) -> UserError:
     return UserError(f"there is no quarantined event {name!r}; `parlour quarantine list` lists them")
 
 
+Key = Annotated[str, Argument("channel:chat_id")]
+QuarantinedName = Annotated[str, Argument("Its name in `parlour quarantine list`.")]
+
+
+# -- rows of a terminal ------------------------------------------------------------------------------
+
+
+def status_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
+    """Yield the state of the gateway, then the findings in it, then its work and what was spent today."""
+    from gateway.health.gateway_checks import status_findings  # which other commands do without
+
+    (line,) = lines
+    channels = line.get("channels", {})
+    states = {True: "connected", False: "degraded", None: "not connected yet"}
+    facts = {
+        **line,
+        "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open",
+    }
+    jobs, budget, today = facts.pop("jobs", []), facts.pop("background_budget", None), facts.pop("today", [])
+    for name, value in facts.items():
+        if name != "search" and not isinstance(value, list | dict):  # these are in the findings
+            yield f"{name:16} {value}"
+    for finding in status_findings(line):
+        yield f"{finding.name:16} {with_operator_commands(strip_control_characters(finding.text))}"
+    for job in jobs:
+        if any(job[name] for name in ("running", "waiting", "later", "done", "failures", "last_run")):
+            yield f"{'job ' + job['kind']:16} {_job_row(job)}"
+    if today:
+        calls, tokens, cached, cost = summarize_usage(today)
+        yield f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of input tokens cached, cost {cost}"
+    if budget and budget["limit"]:
+        spent = ", spent: pending jobs continue tomorrow" if budget["is_spent"] else ""
+        yield f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}"
+
+
+def _job_row(job: Mapping[str, Any]) -> str:
+    """Return the counts of one kind of jobs; done and failed ones are counted since the start of the gateway."""
+    oldest = f" (the oldest for {job['lag_seconds']:.0f} s)" if job["waiting"] else ""
+    last = f", last run {job['last_run'][:19]}Z" if job["last_run"] else ""
+    return (
+        f"{job['running']} running, {job['waiting']} waiting{oldest}, {job['later']} later,"
+        f" {job['done']} done, {job['failures']} failed{last}"
+    )
+
+
+def _message_row(line: Line) -> str:
+    who = line.get("name") or line["role"]
+    waiting = " (waiting)" if line.get("state") == "waiting" else ""
+    return f"{line['at'][:19]}Z  {who}{waiting}: {line['text']}"
+
+
+def _sent_row(line: Line) -> str:
+    when = "" if line["running"] else "; it will be answered when a gateway runs"
+    return f"accepted as {line['reference']}{when}"
+
+
+def _backup_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
+    (line,) = lines
+    people = "1 person" if line["people"] == 1 else f"{line['people']:,} people"
+    what = f"{line['turns']:,} turns, memories of {people}, {line['files']:,} files"
+    yield f"{line['file']}: {what}, {line['size']:,} bytes"
+    yield from (f"not included: {left_out}" for left_out in line["left_out"])
+
+
+def _code_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
+    return filter(None, (lines[0]["code"], lines[0]["link"]))
+
+
+def _login_row(line: Line) -> str:
+    return f"{line['who']:24} {_browsers(line['browsers'])}, until {str(line['until'])[:16].replace('T', ' ')} UTC"
+
+
+def _browsers(count: int) -> str:
+    return "1 browser" if count == 1 else f"{count} browsers"
+
+
+# -- operations --------------------------------------------------------------------------------------
+
+
 class GatewayOperations(OperationGroup):
     """The operations over an open gateway: its status, sessions, quarantine, backup and logins to the page."""
 
@@ -65,12 +139,14 @@ class GatewayOperations(OperationGroup):
         super().__init__(app)
         self._started_at = datetime.now(UTC)
 
-    @operation("status", by_owner())
+    @operation("status", Role.OWNER, show=status_rows)
     async def status(self) -> AsyncIterator[Line]:
-        """Yield one line: version, uptime, channel states, queue depths, jobs, rejections and dead letters.
+        """Show the state of the gateway: channels, queues, jobs, alerts, usage.
 
         While the store does not answer, the line has its cause and lacks all that is stored.
         """
+        from gateway.store_watcher import DEADLINE, one_line
+
         app, state = self._app, self._app.store_watcher.state
         known = {
             "version": program_version(),
@@ -93,6 +169,9 @@ class GatewayOperations(OperationGroup):
 
     async def _stored_status(self) -> Line:
         """Return the part of the status that the store has a share in. Raises StoreUnavailable."""
+        from gateway.i18n.missing_abilities import describe_models
+        from gateway.i18n.time_zones import find_midnight
+
         app, zone, now = self._app, self._app.settings.timezone, self._app.now()
         delayed, requests = app.dispatcher.delayed(), app.access.pairing.pending_requests()
         places, error = sum(each.is_place for each in requests), app.recall.last_error()
@@ -113,24 +192,31 @@ class GatewayOperations(OperationGroup):
             "dead_letters": await app.store.outbox.dead(limit=_MOST_DEAD),
         }
 
-    @operation("sessions list")
+    @operation(
+        "sessions list",
+        show=rows(lambda line: f"{line['updated_at'][:19]}Z  {line['messages']:>7}  {line['key']}"),
+    )
     async def list_sessions(self) -> AsyncIterator[Line]:
-        """Yield one line per session, the most recently used first."""
+        """List every session, the most recently used first."""
         for session in await self._app.memory.sessions.all():
             yield plain(session)
 
-    @operation("sessions show")
-    async def show_session(self, key: str = "", limit: int = 50) -> AsyncIterator[Line]:
-        """Yield the newest messages of one session, as people saw them."""
-        for line in await self._app.memory.sessions.displayed_messages(_parse_key(key), limit=min(limit, _MOST_LINES)):
+    @operation("sessions show", show=rows(_message_row))
+    async def show_session(
+        self,
+        key: Key,
+        limit: Annotated[int, option("How many of the newest messages to show.", least=1, most=_MOST_LINES)] = 50,
+    ) -> AsyncIterator[Line]:
+        """Show the newest messages of a session."""
+        for line in await self._app.memory.sessions.displayed_messages(parse_chat(key), limit=min(limit, _MOST_LINES)):
             yield plain(line)
 
-    @operation("send")
-    async def send(self, key: str = "", text: str = "") -> AsyncIterator[Line]:
-        """Submit a text to a session as a job; it passes all nine stages."""
+    @operation("send", makes_home=True, show=rows(_sent_row))
+    async def send(self, key: Key, text: Annotated[str, Argument("The message.")]) -> AsyncIterator[Line]:
+        """Send a text to a session as a job; the reply goes to that chat."""
         if not text.strip():
             raise UserError("the text to send is missing; give one")
-        turn = await self._app.submit(_parse_key(key), text)
+        turn = await self._app.submit(parse_chat(key), text)
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
     @operation("chat file")
@@ -143,16 +229,12 @@ class GatewayOperations(OperationGroup):
         except FileUnavailable as error:
             raise UserError(f"the file cannot be read: {error}") from error
 
-    @operation("turn")
-    async def turn(self, reference: str = "") -> AsyncIterator[Line]:
-        """Yield the trace of one turn, also for the reference of one of its calls."""
-        yield plain(await self.find_trace(reference))
-
-    @operation("backup")
-    async def backup(self, file: str = "") -> AsyncIterator[Line]:
-        """Write a backup. The client makes the path absolute."""
-        target = target_file(file)
-        result = await self._app.backup(target)
+    @operation("backup", show=_backup_rows)
+    async def backup(
+        self, file: Annotated[Path, Argument("The .tar.gz file to write; it must not exist yet.")]
+    ) -> AsyncIterator[Line]:
+        """Write one archive of everything except secrets, while the gateway runs."""
+        result = await self._app.backup(file)
         yield {
             "file": str(result.target),
             "files": result.files,
@@ -162,31 +244,54 @@ class GatewayOperations(OperationGroup):
             "left_out": list(result.left_out),
         }
 
-    @operation("prune")
+    @operation(
+        "prune",
+        show=rows(
+            lambda line: (
+                f"{line['rows']} rows, {line['events']} quarantined events and {line['files']} expired files removed"
+            )
+        ),
+    )
     async def prune(self) -> AsyncIterator[Line]:
-        """Remove expired rows, quarantined events, deleted files of workspaces and results of tools."""
+        """Remove expired rows from the journal.
+
+        Quarantined events, deleted files of workspaces and results of tools go with them.
+        """
         yield {
             "rows": await self._app.store.prune(),
             "events": await self._app.quarantine.prune(),
             "files": await self._app.memory.workspaces.expire_trash() + await self._app.pages.prune(),
         }
 
-    @operation("quarantine list")
+    @operation(
+        "quarantine list",
+        show=rows(
+            lambda line: f"{line['at'][:19]}Z  {line['name']}  {line['reason']}  (in {line['file']})",
+            empty="the quarantine is empty",
+        ),
+    )
     async def list_quarantine(self) -> AsyncIterator[Line]:
-        """Yield one line per quarantined event, the newest first, without its content."""
+        """List quarantined events, the newest first, each with its file."""
+        from gateway.quarantine import list_events
+
         for event in await asyncio.to_thread(list_events, self._app.home.quarantine):
             yield {"name": event.file.stem, **plain(event)}
 
-    @operation("quarantine drop")
-    async def drop_from_quarantine(self, name: str = "") -> AsyncIterator[Line]:
+    @operation(
+        "quarantine drop",
+        show=rows(lambda line: f"{line['name']} is removed; if its platform sends it again, it is handled"),
+    )
+    async def drop_from_quarantine(self, name: QuarantinedName) -> AsyncIterator[Line]:
         """Remove one event, so that it is handled when its platform delivers it again."""
         if not await self._app.quarantine.drop(name):
             raise _not_in_quarantine(name)
         yield {"name": name}
 
-    @operation("quarantine replay")
-    async def replay_from_quarantine(self, name: str = "") -> AsyncIterator[Line]:
-        """Hand one event to its channel as if it had just arrived, and remove it on success."""
+    @operation(
+        "quarantine replay", show=rows(lambda line: f"{line['name']} was handled and is no longer in quarantine")
+    )
+    async def replay_from_quarantine(self, name: QuarantinedName) -> AsyncIterator[Line]:
+        """Have the running gateway handle one event again, as if it had just arrived."""
         if not self._app.channels:
             raise self._absent("no channel is connected")
         try:
@@ -213,27 +318,43 @@ class GatewayOperations(OperationGroup):
     def _absent(self, switched_off: str) -> UserError:
         return UserError(switched_off if self._app.channels else NO_GATEWAY)
 
-    @operation("web login")
-    async def login(self, as_: str = "") -> AsyncIterator[Line]:
-        """Yield a login code, the page's address and, where it has a public one, a link with the code."""
+    @operation("web login", makes_home=True, show=_code_rows)
+    async def login(
+        self,
+        as_: Annotated[
+            str | None, option("Log in as a user with this name, who is not an owner.", metavar="NAME")
+        ] = None,
+    ) -> AsyncIterator[Line]:
+        """Print a login code for the page. It works once, for ten minutes; without --as it is the owner's.
+
+        Yields the code, the page's address and, where it has a public one, a link with the code.
+        """
+        if as_ == "":  # a variable that a script forgot to set must not end in the owner's code
+            raise UserError("--as needs a name, such as ann; without --as, the code is for the owner")
         page = self._page()
-        code = await page.issue_code(as_)
+        code = await page.issue_code(as_ or "")
         public = self._app.settings.web.public_url
         below = "" if page.name == PAGE else f"{page.name}/"
         # A fragment stays in the browser: no log of a server or proxy contains it.
         link = f"{public.rstrip('/')}/{below}#code={code}" if public else ""
         address = f"{(public or self._app.web.url).rstrip('/')}/{below}"
-        yield {"code": code, "as": as_, "link": link, "page": address}
+        yield {"code": code, "as": as_ or "", "link": link, "page": address}
 
-    @operation("web logins", by_owner())
+    @operation(
+        "web logins",
+        Role.OWNER,
+        show=rows(_login_row, empty="no user is logged in; `parlour web login --as NAME` prints a code for one"),
+    )
     async def logins(self) -> AsyncIterator[Line]:
-        """Yield one line per person who is logged in."""
+        """List the users who are logged in."""
         for each in await self._page().logged_in():
             yield dict(each)
 
-    @operation("web logout")
-    async def logout(self, who: str = "") -> AsyncIterator[Line]:
-        """End every login of one person."""
+    @operation("web logout", show=rows(lambda line: f"{line['who']} is logged out ({_browsers(line['browsers'])})"))
+    async def logout(
+        self, who: Annotated[str, Argument("Its name in `parlour web logins`.", "NAME")]
+    ) -> AsyncIterator[Line]:
+        """End every login of a user, open pages included."""
         browsers = await self._page().log_out(who)
         if not browsers:
             raise UserError(
@@ -258,15 +379,11 @@ def _refusal_counts(refusals: ChannelRefusals) -> Line:
     }
 
 
-def _parse_key(key: str) -> SessionKey:
-    try:
-        return SessionKey.parse(key)
-    except ValueError as error:
-        raise UserError(f"{error}; `parlour sessions list` lists them") from None
-
-
 async def count_orphaned_reminders(jobs: SqlJobs, judge: AdmissionRule, now: datetime) -> Sequence[Mapping[str, Any]]:
     """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
+    from agent.reminders.reminder import REMIND, reminders_in
+    from gateway.app.access import has_lost_access
+
     found = [each for each in reminders_in(await jobs.pending_of(REMIND)) if not each.is_fired]
     verdicts: dict[tuple[str, str], bool] = {}
     counts: Counter[str] = Counter()

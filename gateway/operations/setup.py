@@ -12,13 +12,13 @@ import secrets
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING
 
-from agent.chat_profiles import stored_guild
-from gateway.app.operation_group import OperationGroup, by_admin, by_owner, operation
-from gateway.app.turn_operations import parse_chat
 from gateway.control import Line
+from gateway.control.registry import AuditRule, operation
 from gateway.errors import UserError
+from gateway.events import Role
 from gateway.i18n.missing_abilities import describe_missing
 from gateway.net.web_credentials import hide_password, restore_password
+from gateway.operations.group import OperationGroup, parse_chat
 from gateway.ports.findings import Finding, FindingLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
 from gateway.settings.chat_settings import ChatCaps, ChatSettings, ChatTools
@@ -26,7 +26,6 @@ from gateway.settings.llm import OFFLINE, LlmSettings, provider_of
 from gateway.settings.resolve import normalize_names
 from gateway.settings.sources import HOME, read_environment
 from gateway.text.redaction import SecretRedactor
-from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
@@ -53,7 +52,7 @@ class SetupOperations(OperationGroup):
         self._run = secrets.token_hex(8)  # differs after a restart
         self._writes = asyncio.Lock()
 
-    @operation("setup status", by_owner())
+    @operation("setup status", Role.OWNER)
     async def status(self) -> AsyncIterator[Line]:
         """Yield the model, and each platform with its channels and questions. No secret is in the line."""
         from gateway.health.network_checks import installed_setups
@@ -95,7 +94,7 @@ class SetupOperations(OperationGroup):
             "platforms": platforms,
         }
 
-    @operation("setup servers", by_owner())
+    @operation("setup servers", Role.OWNER)
     async def list_servers(self) -> AsyncIterator[Line]:
         """Look for model servers on this machine; yield one line per server that answers, then one per provider."""
         from gateway.app.model_servers import PROVIDERS, find_local_servers
@@ -107,7 +106,7 @@ class SetupOperations(OperationGroup):
             has_key = bool(self._saved_key(provider.id, ""))
             yield {"title": provider.title, "provider": provider.id, "keys": provider.keys, "has_key": has_key}
 
-    @operation("setup models", by_owner(audit=AuditRule.CALL))
+    @operation("setup models", Role.OWNER, audit=AuditRule.CALL)
     async def list_models(self, provider: str = "", api_base: str = "", api_key: str = "") -> AsyncIterator[Line]:
         """Yield the models of *provider*, or of the server at *api_base*, or the `problem` instead."""
         from pydantic import ValidationError
@@ -133,7 +132,7 @@ class SetupOperations(OperationGroup):
         base = found.api_base if address == typed else hide_password(found.api_base)
         yield {"api_base": base, "models": found.chat_names, "problem": found.problem or ""}
 
-    @operation("setup model", by_owner(audit=AuditRule.CALL, subject="model"))
+    @operation("setup model", Role.OWNER, audit=AuditRule.CALL, subject="model")
     async def set_model(self, model: str = "", api_base: str = "", api_key: str = "") -> AsyncIterator[Line]:
         """Call the model once and save it if it answers; *api_key* gets a secret file."""
         from pydantic import ValidationError
@@ -178,7 +177,7 @@ class SetupOperations(OperationGroup):
         warnings = [finding.text] if finding.level is FindingLevel.WARN else []
         yield {"findings": [finding.text], "warnings": warnings, "needs_restart": True}
 
-    @operation("setup learned")
+    @operation("setup learned", makes_home=True)
     async def keep_trials(self, trials: object = None) -> AsyncIterator[Line]:
         """Keep the facts about models that trials of another process have shown."""
         from gateway.app.model_trial import keep_trials
@@ -195,7 +194,7 @@ class SetupOperations(OperationGroup):
         is_same = base == str(llm.api_base or "") and (bool(base) or provider == provider_of(llm.model))
         return llm.api_key.get_secret_value() if is_same and llm.api_key is not None else ""
 
-    @operation("setup platform", by_owner(audit=AuditRule.CALL, subject="platform"))
+    @operation("setup platform", Role.OWNER, audit=AuditRule.CALL, subject="platform")
     async def set_platform(self, platform: str = "", answers: object = None) -> AsyncIterator[Line]:
         """Verify *answers* to the questions of *platform* by calls to it, and save them if it accepts them."""
         from pydantic import ValidationError
@@ -231,7 +230,7 @@ class SetupOperations(OperationGroup):
         await self._write(changes)
         yield {"findings": [_cut_secrets(each.text, hidden) for each in findings], "needs_restart": True}
 
-    @operation("chats preview", by_owner())
+    @operation("chats preview", Role.OWNER)
     async def preview_chat(self, chat: str = "", name: str = "", value: str = "") -> AsyncIterator[Line]:
         """Yield the lines that a change of a chat's setting would remove from and add to the settings file."""
         changes = _chat_changes(chat, name, value)
@@ -244,13 +243,13 @@ class SetupOperations(OperationGroup):
         redact = SecretRedactor(secret_values(self._app.settings)).redact_log
         yield {"file": file, "lines": redact(lines), "needs_restart": True}
 
-    @operation("chats change", by_owner(audit=AuditRule.CALL, subject="chat"))
+    @operation("chats change", Role.OWNER, audit=AuditRule.CALL, subject="chat")
     async def change_chat(self, chat: str = "", name: str = "", value: str = "") -> AsyncIterator[Line]:
         """Save a setting of one chat, without a value remove it from the file; the next start uses it."""
         await self._write(_chat_changes(chat, name, value))
         yield {"needs_restart": True}
 
-    @operation("setup restart", by_owner(audit=AuditRule.CALL))
+    @operation("setup restart", Role.OWNER, audit=AuditRule.CALL)
     async def restart(self) -> AsyncIterator[Line]:
         """Stop as for SIGTERM and start again in the same process: running turns are finished or given back."""
         if self._app.restart is None:
@@ -300,7 +299,7 @@ class SetupOperations(OperationGroup):
                 )
         return SettingsFileWriter(self._app.home.path, environment, InstalledPlugins.installed())
 
-    @operation("chats list", by_owner())
+    @operation("chats list", Role.OWNER)
     async def list_chats(self) -> AsyncIterator[Line]:
         """Yield one line per chat with a session, the most recently used first, with the number of its sessions."""
         chats: dict[str, dict[str, object]] = {}
@@ -312,12 +311,12 @@ class SetupOperations(OperationGroup):
         for name, line in chats.items():
             yield {**line, "sessions": counts[name]}
 
-    @operation("chats settings", by_admin())
+    @operation("chats settings", Role.ADMIN)
     async def list_settings(self, chat: str = "") -> AsyncIterator[Line]:
         """Yield one line per setting of a chat: its value, its origin, and the line that sets it for this chat."""
+        from agent.chat_profiles import stored_guild
+
         key = parse_chat(chat)
-        if key is None:
-            raise UserError("name the chat, such as telegram:42; `chats list` lists them")
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
         guild = stored_guild(self._app.store.people, key)
         for each in self._app.commands.list_settings(key, guild, scopes.get(key, "")):
@@ -341,7 +340,7 @@ def _chat_changes(chat: str, name: str, value: str) -> SettingChanges:
     from gateway.settings_writer import SettingChanges
 
     key, name, value = parse_chat(_answer(chat, "chat")), _answer(name, "name"), _answer(value, "value")
-    if key is None or name not in CHAT_SETTINGS:
+    if name not in CHAT_SETTINGS:
         raise UserError(f"name the chat, and one of {', '.join(CHAT_SETTINGS)}")
     if name == "soul" and value.endswith((".md", ".txt")):
         raise UserError("write the persona itself; a file is named in the settings file only")  # it may be a memory

@@ -1,4 +1,4 @@
-"""Operator commands for the machine: the doctor's findings, the backups in the home, a check of the store."""
+"""Operations on the machine: the doctor's findings, the backups in the home, a check of the store."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.memory.scope_names import label
-from gateway.app.operation_group import OperationGroup, by_owner, operation, plain
-from gateway.backup import BackupProgress, BackupResult
 from gateway.control import Line
+from gateway.control.registry import AuditRule, operation, plain
 from gateway.errors import UserError
+from gateway.events import Role
 from gateway.home import make_private
 from gateway.logs import recent_lines
+from gateway.operations.group import OperationGroup
 from gateway.ports import ScopeFileChange
 from gateway.ports.entry_points import operator_command
 from gateway.settings.sources import HOME
-from gateway.store.closed_store import read_store
-from gateway.store.consistency import check_tables, damaged_files
-from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
+    from gateway.backup import BackupResult
 
 CHECK_WITHIN = 90.0  # seconds: the doctor's own checks end in 60
 _VERIFY_WITHIN = 1800.0  # seconds
@@ -53,7 +51,7 @@ class MachineOperations(OperationGroup):
         self._backups = asyncio.Lock()
         self._writing: asyncio.Task[BackupResult] | None = None
 
-    @operation("doctor", by_owner())
+    @operation("doctor", Role.OWNER)
     async def doctor(self, offline: bool = False) -> AsyncIterator[Line]:
         """Yield the findings of `parlour doctor`, the failures first; with *offline*, no platform or model is called.
 
@@ -91,18 +89,20 @@ class MachineOperations(OperationGroup):
             raise UserError("the checks could not be made; run `parlour doctor` in a terminal")
         return output
 
-    @operation("backups list", by_owner())
+    @operation("backups list", Role.OWNER)
     async def list_backups(self) -> AsyncIterator[Line]:
         """Yield one line per archive in the home's folder of backups, the newest first."""
         for line in await asyncio.to_thread(_list_archives, self._app.home.backups):
             yield line
 
-    @operation("backups create", by_owner(audit=AuditRule.CALL))
+    @operation("backups create", Role.OWNER, audit=AuditRule.CALL)
     async def create_backup(self) -> AsyncIterator[Line]:
         """Write a backup into the home's folder of backups: lines of progress, then one of the archive.
 
         It is finished even if its caller leaves.
         """
+        from gateway.backup import BackupProgress
+
         if self._writing is not None and not self._writing.done():
             raise UserError("a backup is being written; wait for it to end")
         home, progress = self._app.home, BackupProgress()
@@ -119,8 +119,8 @@ class MachineOperations(OperationGroup):
             raise
         yield {"name": name, "files": result.files, "size": result.size, "left_out": list(result.left_out)}
 
-    @operation("backups verify", by_owner(audit=AuditRule.CALL, subject="name"))
-    async def verify_backup(self, name: str = "") -> AsyncIterator[Line]:
+    @operation("backups verify", Role.OWNER, audit=AuditRule.CALL, subject="name")
+    async def verify_backup(self, name: str) -> AsyncIterator[Line]:
         """Unpack a backup beside the home, compare every file with the archive's own list, and delete it again."""
         from gateway.restore import RestoreLimits, verify_backup  # a gateway that verifies none does without tarfile
 
@@ -135,12 +135,16 @@ class MachineOperations(OperationGroup):
         yield {"name": name, "files": files}
 
     @operation("store check")
-    async def check_store(self, arguments: Line) -> AsyncIterator[Line]:
+    async def check_store(self, remove: object = ()) -> AsyncIterator[Line]:
         """Read the whole store; yield a line for each fault, then one with the numbers of rows.
 
         A file whose bytes are not what was stored has a line with its scope, kind and name. With `remove`, a list of
         these, the files that it names are removed if they are still damaged.
         """
+        from agent.memory.scope_names import label
+        from gateway.store.closed_store import read_store
+        from gateway.store.consistency import check_tables, damaged_files
+
         store, home = self._app.store, self._app.home
         if damage := await store.find_damage():
             raise UserError(damage)
@@ -150,7 +154,7 @@ class MachineOperations(OperationGroup):
             raise UserError("the store could not be read beside this gateway; try again")
         for fault in checked.faults:
             yield {"fault": fault.what, "count": fault.count}
-        named = [tuple(each) for each in arguments.get("remove", ())]
+        named = [tuple(each) for each in remove] if isinstance(remove, list) else []
         async for scope, file, reason in damaged_files(store.files):
             is_removed = (scope, file.kind, file.name) in named
             if is_removed and not await store.files.change(scope, ScopeFileChange(was=file)):
@@ -167,7 +171,7 @@ class MachineOperations(OperationGroup):
             }
         yield {"counts": checked.counts}
 
-    @operation("logs", by_owner())
+    @operation("logs", Role.OWNER)
     async def list_logs(
         self, after: int = 0, level: str = "", component: str = "", about: str = ""
     ) -> AsyncIterator[Line]:

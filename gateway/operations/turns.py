@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from agent.memory.scopes import chat_scope
-from gateway.app.access import accounts_of_user
-from gateway.app.operation_group import OperationGroup, by_admin, no_such_turn, operation, plain
 from gateway.control import Line
+from gateway.control.registry import Argument, AuditRule, operation, option, plain
 from gateway.errors import UserError
-from gateway.events import MessagePart, PlatformAccount, SessionKey, short_turn_id
+from gateway.events import MessagePart, PlatformAccount, Role, SessionKey, short_turn_id
+from gateway.operations.group import OperationGroup, no_such_turn, parse_chat
 from gateway.ports import PendingDelivery, TurnQuery, TurnTrace
 from gateway.ports.access import ACTING
-from gateway.web_console.console_routes import AuditRule
 
 if TYPE_CHECKING:
     from agent.recorded_turn import ReplayReport
@@ -26,18 +26,68 @@ _SEARCHED = 500  # newest turns of a session in which the text of one is looked 
 _LONGEST_TEXT = 20_000  # characters of one message, argument or result
 
 
+_MOST_LINES = 40  # of one difference
+
+
+def report_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
+    """Yield the report of a replay as rows of text."""
+    (line,) = lines
+    count = len(line["differences"])
+    yield f"{line['turn']}: {line['replies']} recorded answers, {count or 'no'} difference{'' if count == 1 else 's'}"
+    for each in line["differences"]:
+        yield ""
+        yield f"{each['where']}:"
+        yield from _difference(each["then"], each["now"])
+    for note in line["notes"]:
+        yield f"note: {note}"
+    if (other := line["other"]) is not None:
+        yield ""
+        yield f"recorded, {line['model'] or 'unknown model'}:"
+        yield line["answer"]
+        yield ""
+        yield f"now, {other['model']} ({_price(other)}):"
+        yield other["text"] or f"(no answer: {other['failure']})"
+        for call in other["calls"]:
+            how = "with the recorded result" if call["is_recorded"] else "not run"
+            yield f"call: {call['name']} {call['arguments']} ({how})"
+
+
+def _difference(then: str, now: str) -> Iterable[str]:
+    if "\n" not in then + now:
+        yield f"  then: {then or '(nothing)'}"
+        yield f"  now:  {now or '(nothing)'}"
+        return
+    rows = list(difflib.unified_diff(then.splitlines(), now.splitlines(), "then", "now", lineterm="", n=1))
+    yield from (f"  {row}" for row in rows[:_MOST_LINES])
+    if len(rows) > _MOST_LINES:
+        yield f"  … {len(rows) - _MOST_LINES} more lines; --json prints all"
+
+
+def _price(other: dict[str, Any]) -> str:
+    tokens = other["tokens"]
+    cost = "unknown cost" if other["cost"] is None else f"${other['cost']:.4f}"
+    return f"{tokens['input']:,} tokens in, {tokens['output']:,} out, {cost}"
+
+
 class TurnOperations(OperationGroup):
     """The operations `turns find|show|prompt` and `replay`. With a `chat`, the first three find nothing outside of it.
 
     `replay` is the machine's own: the console does not offer it.
     """
 
-    @operation("turns find", by_admin("person", "since", "until", "limit"))
+    @operation("turn", show=lambda lines, _: [json.dumps(lines[0], indent=2)])
+    async def turn(
+        self, reference: Annotated[str, Argument("The short reference in the notice to the user.")]
+    ) -> AsyncIterator[Line]:
+        """Show everything recorded about one turn."""
+        yield plain(await self.find_trace(reference))
+
+    @operation("turns find", Role.ADMIN, {"person", "since", "until", "limit"})
     async def find(
         self, chat: str = "", person: str = "", since: str = "", until: str = "", limit: int = 50
     ) -> AsyncIterator[Line]:
         """Yield one line per turn, the newest first: of a *chat*, a *person*, a span of time, or of all."""
-        key = parse_chat(chat)
+        key = parse_chat(chat) if chat else None
         query = TurnQuery(
             chat=key,
             scope=await self._shared_scope(key),
@@ -49,7 +99,7 @@ class TurnOperations(OperationGroup):
         for each in await self._app.store.journal.find_turns(query):
             yield {"reference": short_turn_id(each.turn), **plain(each)}
 
-    @operation("turns show", by_admin("reference", audit=AuditRule.CALL, subject="reference"))
+    @operation("turns show", Role.ADMIN, {"reference"}, audit=AuditRule.CALL, subject="reference")
     async def show(self, reference: str = "", chat: str = "") -> AsyncIterator[Line]:
         """Yield one line with everything that is stored about a turn.
 
@@ -68,7 +118,7 @@ class TurnOperations(OperationGroup):
             "said": [_format_line(line) for line in lines if line.get("role")] if is_readable and lines else None,
         }
 
-    @operation("turns prompt", by_admin("reference", audit=AuditRule.CALL, subject="reference"))
+    @operation("turns prompt", Role.ADMIN, {"reference"}, audit=AuditRule.CALL, subject="reference")
     async def prompt(self, reference: str = "", chat: str = "") -> AsyncIterator[Line]:
         """Yield a line per message of the turn's first prompt, as the code of today writes it.
 
@@ -86,7 +136,7 @@ class TurnOperations(OperationGroup):
         """Return the turn of *reference* within *chat*, and its scope. Raises UserError."""
         trace = await self.find_trace(reference)
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
-        if not self._is_within(trace.key, parse_chat(chat), scopes):
+        if not self._is_within(trace.key, parse_chat(chat) if chat else None, scopes):
             raise no_such_turn(reference)
         return trace, scopes.get(trace.key, "")
 
@@ -99,10 +149,14 @@ class TurnOperations(OperationGroup):
         """Return the scope of a shared chat, so that its private threads are left out; "" for a direct chat."""
         if chat is None:
             return ""
+        from agent.memory.scopes import chat_scope
+
         own = chat_scope(chat)
         return own if await self._app.store.records.has_session(chat, own) else ""
 
     def _is_within(self, key: SessionKey, chat: SessionKey | None, scopes: Mapping[SessionKey, str]) -> bool:
+        from agent.memory.scopes import chat_scope
+
         if chat is None or key == chat:
             return True
         return key.parent == chat and scopes.get(key) == chat_scope(chat)
@@ -128,13 +182,19 @@ class TurnOperations(OperationGroup):
         account = PlatformAccount.from_input(f"{kinds.get(channel, channel)}:{rest}", has_teams=kinds.has_teams)
         links = self._app.store.links
         linked = [each.account for each in links.accounts_of_user(account.user)] or [account]
-        return tuple(
-            {each.name for each in (account, *linked)} | {each.name for each in accounts_of_user(links, account)}
-        )
+        users = (each.account.user for each in links.accounts_of_user(account))
+        return tuple({each.name for each in (account, *linked, *users)})
 
-    @operation("replay")
-    async def replay(self, reference: str = "", model: str = "") -> AsyncIterator[Line]:
-        """Yield one line: differences, notes, the recorded answer, and that of the *model* if one is named."""
+    @operation("replay", show=report_rows, exit_code=lambda lines: 1 if lines[0]["differences"] else 0)
+    async def replay(
+        self,
+        reference: Annotated[str, Argument("The turn, as `parlour turn` names it.")],
+        model: Annotated[str, option("Also ask this model, with the same prompt; it is sent the conversation.")] = "",
+    ) -> AsyncIterator[Line]:
+        """Run a stored turn again with its recorded answers, and show what is different today.
+
+        Nothing is stored or sent, and no tool runs. Exit code 1 if something is different.
+        """
         app, trace = self._app, await self.find_trace(reference)
         if trace.record is None:
             if not trace.inbox:  # retention or an erasure has removed it
@@ -244,14 +304,6 @@ def _format_line(line: Mapping[str, Any]) -> Line:
             for call in line.get("tool_calls") or ()
         ],
     }
-
-
-def parse_chat(text: str) -> SessionKey | None:
-    """Return the chat that an argument names; None without one. Raises UserError."""
-    try:
-        return SessionKey.parse(text) if text else None
-    except ValueError as error:
-        raise UserError(f"{error}; `parlour sessions list` lists the chats") from None
 
 
 def _parse_time(text: str) -> datetime | None:

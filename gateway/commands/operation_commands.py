@@ -1,0 +1,153 @@
+"""Commands that call operations of the running gateway, or run them on the home themselves when none runs.
+
+A declared operation with a `show` is a command: `add_commands` builds it from its parameters and its docstring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gateway.control import Line
+from gateway.control.gateway_client import connect
+from gateway.control.registry import OPERATIONS, Argument, DeclaredOperation
+from gateway.errors import UserError
+from gateway.home import Home, is_home
+from gateway.logs import configure_logs
+from gateway.ports.entry_points import with_operator_commands
+from gateway.settings import Settings, load_settings, secret_values
+from gateway.text.text_units import strip_control_characters
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+Sure = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+def call_operation(name: str, arguments: Line | None = None) -> list[Line]:
+    """Run one operation and return its lines; raises UserError with its error line."""
+    settings = load_settings(os.environ)
+
+    async def collect() -> list[Line]:
+        return [line async for line in _lines(settings, name, arguments or {})]
+
+    return asyncio.run(collect())
+
+
+async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterator[Line]:
+    async with connect(Home(settings.home)) as client:
+        if client is not None:
+            async for line in client.call(name, arguments):
+                yield line
+            return
+    if not OPERATIONS[name].makes_home and not is_home(settings.home):
+        raise UserError(
+            f"no Parlour home exists at {settings.home}; nothing was written. Set PARLOUR_HOME to the gateway's"
+            " home, and run this command as the gateway's user. A home is made by its first `parlour run`"
+        )
+    # No gateway: the same operation here, under the home's lock. Its logs would only disturb.
+    configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
+    from gateway.app import open_app
+
+    async with open_app(settings, channels=False) as app:
+        async for line in app.operations[name](arguments):
+            yield line
+
+
+def print_lines(lines: Sequence[Line], as_json: bool, format_row: Callable[[Line], str], *, empty: str = "") -> None:
+    """Print one row per line, formatted by *format_row*, or *empty* without any; or JSON."""
+    if as_json:
+        print_json(lines)
+        return
+    if empty and not lines:
+        typer.echo(with_operator_commands(empty))
+    for line in lines:
+        typer.echo(strip_control_characters(format_row(line)))
+
+
+def print_json(lines: Iterable[Mapping[str, Any]]) -> None:
+    """Print JSON lines."""
+    for line in lines:
+        typer.echo(json.dumps(line))
+
+
+def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer]) -> None:
+    """Add a command for each operation that has one, to *app* or to the group of its first word.
+
+    An operation whose command is the name of a group runs when no command of that group is given.
+    """
+    for each in OPERATIONS.values():
+        group, _, name = each.command.rpartition(" ")
+        if each.show is None:
+            continue
+        if each.command in groups:
+            groups[each.command].callback()(_build_command(each, is_callback=True))
+        else:
+            # A Telegram group's id begins with a minus sign.
+            settings = {"ignore_unknown_options": True} if each.name == "why" else None
+            (groups[group] if group else app).command(name, context_settings=settings)(_build_command(each))
+
+
+def _build_command(declared: DeclaredOperation, *, is_callback: bool = False) -> Callable[..., None]:
+    """Return the function that typer runs: its signature has the arguments of *declared*."""
+
+    def run(**given: Any) -> None:
+        as_json, is_sure, context = given.pop("as_json"), given.pop("yes", True), given.pop("context", None)
+        if context is None or context.invoked_subcommand is None:
+            _run_command(declared, {name.rstrip("_"): value for name, value in given.items()}, as_json, is_sure)
+
+    parameters: dict[str, tuple[Any, Any]] = {
+        each.name: (_annotate(name, each.kind, each.shown), each.default)
+        for name, each in declared.parameters.items()
+        if each.shown is not None
+    }
+    parameters |= {"as_json": (AsJson, False)}
+    if declared.confirm is not None:
+        parameters["yes"] = (Sure, False)
+    if is_callback:
+        parameters["context"] = (typer.Context, inspect.Parameter.empty)
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+            for name, (kind, default) in parameters.items()
+        ]
+    )
+    run.__annotations__ = {name: kind for name, (kind, _) in parameters.items()}
+    run.__doc__ = declared.help.partition("\n\n")[0]
+    return run
+
+
+def _annotate(name: str, kind: Any, shown: Argument) -> Any:
+    """Return a parameter as typer reads it."""
+    kind, text, metavar = str if kind is object else kind, shown.help, shown.metavar
+    if shown.is_option:
+        decl = f"--{name}"
+        return Annotated[kind, typer.Option(decl, help=text, metavar=metavar, min=shown.least, max=shown.most)]
+    return Annotated[kind, typer.Argument(help=text, metavar=metavar)]
+
+
+def _run_command(declared: DeclaredOperation, given: Mapping[str, Any], as_json: bool, is_sure: bool) -> None:
+    # A gateway has another working directory than this command.
+    arguments = {
+        name: str(value.expanduser().absolute()) if isinstance(value, Path) else value for name, value in given.items()
+    }
+    if declared.confirm is not None and not is_sure:
+        ask = declared.confirm(call_operation, arguments)
+        if ask.text:
+            typer.echo(strip_control_characters(ask.text), err=as_json)
+        if not ask.question:
+            return
+        typer.confirm(ask.question, abort=True, err=as_json)
+    lines = call_operation(declared.name, arguments)
+    if as_json:
+        print_json(lines)
+    elif declared.show is not None:
+        for row in declared.show(lines, arguments):
+            typer.echo(strip_control_characters(row))
+    if code := declared.exit_code(lines):
+        raise typer.Exit(code)
