@@ -17,7 +17,7 @@ import typer
 
 from gateway.control import Line
 from gateway.control.gateway_client import connect
-from gateway.control.registry import OPERATIONS, Argument, DeclaredOperation
+from gateway.control.registry import OPERATIONS, CommandArgument, OperationDeclaration
 from gateway.errors import UserError
 from gateway.home import Home, is_home
 from gateway.logs import configure_logs
@@ -93,21 +93,21 @@ def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer]) -> None:
             (groups[group] if group else app).command(name, context_settings=settings)(_build_command(each))
 
 
-def _build_command(declared: DeclaredOperation, *, is_callback: bool = False) -> Callable[..., None]:
-    """Return the function that typer runs: its signature has the arguments of *declared*."""
+def _build_command(rule: OperationDeclaration, *, is_callback: bool = False) -> Callable[..., None]:
+    """Return the function that typer runs: its signature has the arguments of *rule*."""
 
-    def run(**given: Any) -> None:
-        as_json, is_sure, context = given.pop("as_json"), given.pop("yes", True), given.pop("context", None)
+    def run(**values: Any) -> None:
+        as_json, is_sure, context = values.pop("as_json"), values.pop("yes", True), values.pop("context", None)
         if context is None or context.invoked_subcommand is None:
-            _run_command(declared, {name.rstrip("_"): value for name, value in given.items()}, as_json, is_sure)
+            _run_command(rule, {name.rstrip("_"): value for name, value in values.items()}, as_json, is_sure)
 
     parameters: dict[str, tuple[Any, Any]] = {
-        each.name: (_annotate(name, each.kind, each.shown), each.default)
-        for name, each in declared.parameters.items()
-        if each.shown is not None
+        each.name: (_annotate(name, each.kind, each.form), each.default)
+        for name, each in rule.parameters.items()
+        if each.form is not None
     }
     parameters |= {"as_json": (AsJson, False)}
-    if declared.confirm is not None:
+    if rule.confirm is not None:
         parameters["yes"] = (Sure, False)
     if is_callback:
         parameters["context"] = (typer.Context, inspect.Parameter.empty)
@@ -118,36 +118,36 @@ def _build_command(declared: DeclaredOperation, *, is_callback: bool = False) ->
         ]
     )
     run.__annotations__ = {name: kind for name, (kind, _) in parameters.items()}
-    run.__doc__ = declared.help.partition("\n\n")[0]
+    run.__doc__ = rule.help.partition("\n\n")[0]
     return run
 
 
-def _annotate(name: str, kind: Any, shown: Argument) -> Any:
+def _annotate(name: str, kind: Any, form: CommandArgument) -> Any:
     """Return a parameter as typer reads it."""
-    kind, text, metavar = str if kind is object else kind, shown.help, shown.metavar
-    if shown.is_option:
+    kind, text, metavar = str if kind is object else kind, form.help, form.metavar
+    if form.is_option:
         decl = f"--{name}"
-        return Annotated[kind, typer.Option(decl, help=text, metavar=metavar, min=shown.least, max=shown.most)]
+        return Annotated[kind, typer.Option(decl, help=text, metavar=metavar, min=form.least, max=form.most)]
     return Annotated[kind, typer.Argument(help=text, metavar=metavar)]
 
 
-def _run_command(declared: DeclaredOperation, given: Mapping[str, Any], as_json: bool, is_sure: bool) -> None:
+def _run_command(rule: OperationDeclaration, values: Mapping[str, Any], as_json: bool, is_sure: bool) -> None:
     # A gateway has another working directory than this command.
     arguments = {
-        name: str(value.expanduser().absolute()) if isinstance(value, Path) else value for name, value in given.items()
+        name: str(value.expanduser().absolute()) if isinstance(value, Path) else value for name, value in values.items()
     }
-    if declared.confirm is not None and not is_sure:
-        ask = declared.confirm(call_operation, arguments)
+    if rule.confirm is not None and not is_sure:
+        ask = rule.confirm(call_operation, arguments)
         if ask.text:
             typer.echo(strip_control_characters(ask.text), err=as_json)
         if not ask.question:
             return
         typer.confirm(ask.question, abort=True, err=as_json)
-    lines = call_operation(declared.name, arguments)
+    lines = call_operation(rule.name, arguments)
     if as_json:
         print_json(lines)
-    elif declared.show is not None:
-        for row in declared.show(lines, arguments):
+    elif rule.show is not None:
+        for row in rule.show(lines, arguments):
             typer.echo(strip_control_characters(row))
-    if code := declared.exit_code(lines):
+    if code := rule.exit_code(lines):
         raise typer.Exit(code)

@@ -1,8 +1,8 @@
 """Operations as they are declared: once, for the command line, the console and the chat.
 
 A method of an `OperationGroup` is an operation. Its parameters are the arguments, its docstring is the help of the
-command line, and its decorator says who may call it and how its lines read in a terminal. `may_call` is the one place
-where a caller's rights are checked: the peer of the socket owns the home and is not asked.
+command line, and its decorator has the least role of a caller and the format of its lines in a terminal. `may_call` is
+the one place where a caller's rights are checked: the peer of the socket owns the home and is not asked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AuditRule(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class CommandArgument:
     """A parameter as the command line offers it: by its place or, with *is_option*, as `--name`."""
 
     help: str
@@ -45,45 +45,52 @@ class Argument:
     most: int | None = None
 
 
-def option(help_: str, *, metavar: str | None = None, least: int | None = None, most: int | None = None) -> Argument:
+def argument(text: str, metavar: str | None = None) -> CommandArgument:
+    """Return a parameter that the command line takes by its place."""
+    return CommandArgument(text, metavar)
+
+
+def option(
+    text: str, *, metavar: str | None = None, least: int | None = None, most: int | None = None
+) -> CommandArgument:
     """Return a parameter that the command line offers as `--name`."""
-    return Argument(help_, metavar, is_option=True, least=least, most=most)
+    return CommandArgument(text, metavar, is_option=True, least=least, most=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class OperationParameter:
     """One argument of an operation."""
 
     name: str
     kind: Any  # str, int, bool, Path, or object for anything else
     default: Any = inspect.Parameter.empty
-    shown: Argument | None = None  # None: the command line does not offer it
+    form: CommandArgument | None = None  # None: the command line does not offer it
 
 
 @dataclass(frozen=True, slots=True)
-class Confirmation:
-    """What the command line shows and asks before it calls; without a *question* it ends."""
+class CommandConfirmation:
+    """A text and a question that the command line prints before it calls; without a *question* it ends."""
 
     question: str
     text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredOperation:
+class OperationDeclaration:
     """An operation without its gateway."""
 
     name: str
     method: Callable[..., AsyncIterator[Line]]
     help: str
-    parameters: Mapping[str, Parameter]  # by the name of the argument
+    parameters: Mapping[str, OperationParameter]  # by the name of the argument
     least: Role | None  # None: only at the machine. ADMIN: admins of the chat in the argument `chat`, too
-    offered: frozenset[str]  # arguments that callers elsewhere may give
+    console: frozenset[str]  # arguments that callers elsewhere may give
     audit: AuditRule
     subject: str  # the argument that the audit names
     show: Show | None  # None: no command of its own
     command: str  # words of the command line
     makes_home: bool  # may be called before a first start
-    confirm: Callable[[Call, Line], Confirmation] | None
+    confirm: Callable[[Call, Line], CommandConfirmation] | None
     exit_code: Callable[[Sequence[Line]], int]
 
     def bind(self, group: object) -> Operation:
@@ -108,40 +115,40 @@ class DeclaredOperation:
         }
 
 
-OPERATIONS: dict[str, DeclaredOperation] = {}  # by name
+OPERATIONS: dict[str, OperationDeclaration] = {}  # by name
 
 
 def operation(
     name: str,
     least: Role | None = None,
-    offered: Iterable[str] | None = None,
+    console: Iterable[str] | None = None,
     *,
     audit: AuditRule = AuditRule.NONE,
     subject: str = "",
     show: Show | None = None,
     command: str = "",
     makes_home: bool = False,
-    confirm: Callable[[Call, Line], Confirmation] | None = None,
+    confirm: Callable[[Call, Line], CommandConfirmation] | None = None,
     exit_code: Callable[[Sequence[Line]], int] = lambda _: 0,
 ) -> Callable[[_Method], _Method]:
     """Declare a method of an `OperationGroup` as the operation called *name*.
 
-    *least* is the role that may call it from the console; *offered* are the arguments that it may give, by default all
-    for owners, and `chat` alone for admins. An underscore at the end of a parameter is left out, as in `as_`. *show*
-    makes it a command, by default of the same name.
+    *least* is the role that may call it from the console, with the arguments *console*: by default all for owners, and
+    `chat` alone for admins. An underscore at the end of a parameter is left out, as in `as_`. *show* makes it a
+    command, by default of the same name.
     """
 
     def declare(method: _Method) -> _Method:
         parameters = _parameters_of(method)
         is_admins = least is Role.ADMIN
-        names = {"chat", *(offered or ())} if is_admins else parameters.keys() if offered is None else offered
-        OPERATIONS[name] = DeclaredOperation(
+        names = {"chat", *(console or ())} if is_admins else parameters.keys() if console is None else console
+        OPERATIONS[name] = OperationDeclaration(
             name=name,
             method=method,
             help=inspect.getdoc(method) or "",
             parameters=parameters,
             least=least,
-            offered=frozenset(names),
+            console=frozenset(names),
             audit=audit,
             subject=subject or ("chat" if is_admins else ""),
             show=show,
@@ -155,7 +162,7 @@ def operation(
     return declare
 
 
-def console_operations() -> Mapping[str, DeclaredOperation]:
+def console_operations() -> Mapping[str, OperationDeclaration]:
     """Return the operations that a browser may call, by name."""
     return {name: each for name, each in OPERATIONS.items() if each.least is not None}
 
@@ -170,14 +177,14 @@ class ChatAdmins(Protocol):
         """Return True if *who* administers the shared chat *chat* now."""
 
 
-async def may_call(rights: ChatAdmins, who: str, declared: DeclaredOperation, arguments: Line) -> bool:
-    """Return True if *who* may call an operation with *arguments* now."""
-    if declared.least is None:
+async def may_call(rights: ChatAdmins, who: str, rule: OperationDeclaration, arguments: Line) -> bool:
+    """Return True if *who* may call the operation of *rule* with *arguments* now."""
+    if rule.least is None:
         return False
     if rights.is_owner(who):
         return True
     chat = arguments.get("chat")
-    return declared.least is Role.ADMIN and isinstance(chat, str) and await rights.is_admin(who, chat)
+    return rule.least is Role.ADMIN and isinstance(chat, str) and await rights.is_admin(who, chat)
 
 
 def bind_group(group: object) -> Mapping[str, Operation]:
@@ -186,15 +193,15 @@ def bind_group(group: object) -> Mapping[str, Operation]:
     return {name: each.bind(group) for name, each in OPERATIONS.items() if each.method in methods}
 
 
-def _parameters_of(method: Callable[..., object]) -> dict[str, Parameter]:
-    found: dict[str, Parameter] = {}
+def _parameters_of(method: Callable[..., object]) -> dict[str, OperationParameter]:
+    found: dict[str, OperationParameter] = {}
     for name, each in inspect.signature(method, eval_str=True).parameters.items():
         if name == "self":
             continue
-        kind, shown = each.annotation, None
+        kind, form = each.annotation, None
         if get_origin(kind) is Annotated:
-            kind, shown = get_args(kind)[:2]
-        found[name.rstrip("_")] = Parameter(name=name, kind=kind, default=each.default, shown=shown)
+            kind, form = get_args(kind)[:2]
+        found[name.rstrip("_")] = OperationParameter(name=name, kind=kind, default=each.default, form=form)
     return found
 
 

@@ -1,7 +1,7 @@
 """Operations of the gateway by subject: what operators, owners and admins do, each written once.
 
 `gateway.control.registry` declares them. The command line is built from the declarations, so the modules here import
-what runs an operation only inside of it.
+heavy modules only inside of an operation.
 """
 
 from __future__ import annotations

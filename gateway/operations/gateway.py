@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, runtime_c
 from zoneinfo import ZoneInfo
 
 from gateway.control import ControlConnection, Line
-from gateway.control.registry import Argument, operation, option, plain, rows
+from gateway.control.registry import argument, operation, option, plain, rows
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import Role, short_turn_id
 from gateway.operations.group import OperationGroup, parse_chat
@@ -53,8 +53,8 @@ def _not_in_quarantine(name: str) -> UserError:
     return UserError(f"there is no quarantined event {name!r}; `parlour quarantine list` lists them")
 
 
-Key = Annotated[str, Argument("channel:chat_id")]
-QuarantinedName = Annotated[str, Argument("Its name in `parlour quarantine list`.")]
+Key = Annotated[str, argument("channel:chat_id")]
+QuarantinedName = Annotated[str, argument("Its name in `parlour quarantine list`.")]
 
 
 # -- rows of a terminal ------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class GatewayOperations(OperationGroup):
             yield plain(line)
 
     @operation("send", makes_home=True, show=rows(_sent_row))
-    async def send(self, key: Key, text: Annotated[str, Argument("The message.")]) -> AsyncIterator[Line]:
+    async def send(self, key: Key, text: Annotated[str, argument("The message.")]) -> AsyncIterator[Line]:
         """Send a text to a session as a job; the reply goes to that chat."""
         if not text.strip():
             raise UserError("the text to send is missing; give one")
@@ -231,7 +231,7 @@ class GatewayOperations(OperationGroup):
 
     @operation("backup", show=_backup_rows)
     async def backup(
-        self, file: Annotated[Path, Argument("The .tar.gz file to write; it must not exist yet.")]
+        self, file: Annotated[Path, argument("The .tar.gz file to write; it must not exist yet.")]
     ) -> AsyncIterator[Line]:
         """Write one archive of everything except secrets, while the gateway runs."""
         result = await self._app.backup(file)
@@ -352,7 +352,7 @@ class GatewayOperations(OperationGroup):
 
     @operation("web logout", show=rows(lambda line: f"{line['who']} is logged out ({_browsers(line['browsers'])})"))
     async def logout(
-        self, who: Annotated[str, Argument("Its name in `parlour web logins`.", "NAME")]
+        self, who: Annotated[str, argument("Its name in `parlour web logins`.", "NAME")]
     ) -> AsyncIterator[Line]:
         """End every login of a user, open pages included."""
         browsers = await self._page().log_out(who)

@@ -1,4 +1,4 @@
-"""What the groups of operations share: their gateway, the caller, and lookups of turns, chats and memory scopes."""
+"""The base of the groups of operations: the gateway, the caller, and lookups of turns, chats and memory scopes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from gateway.control import Line
-from gateway.control.registry import Argument, AuditRule, Call, Confirmation, Show, operation, option, plain, rows
+from gateway.control.registry import (
+    AuditRule,
+    Call,
+    CommandConfirmation,
+    Show,
+    argument,
+    operation,
+    option,
+    plain,
+    rows,
+)
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, Role, SessionKey
 from gateway.i18n.languages import FALLBACK
@@ -81,7 +91,7 @@ def _origin(line: Line) -> str:
     return "\n".join(parts)
 
 
-def _confirm_erasure(call: Call, arguments: Line) -> Confirmation:
+def _confirm_erasure(call: Call, arguments: Line) -> CommandConfirmation:
     (found,) = call("memory preview-erasure", arguments)
     total = sum(int(found[name]) for name in ("remembered", "summaries", "messages", "files"))
     text = f"nothing matches; similar words: {', '.join(found['near'])}" if found["near"] else "nothing matches"
@@ -90,11 +100,11 @@ def _confirm_erasure(call: Call, arguments: Line) -> Confirmation:
         examples = [f"  {each}" for each in found["examples"]] + ([f"  and {more} more"] if more > 0 else [])
         text = "\n".join([f"would be removed: {_amounts_of(found)}", *examples])
     if arguments["purge"]:
-        return Confirmation("Remove permanently, with every copy?", text)
-    return Confirmation("Remove?" if total else "", text)
+        return CommandConfirmation("Remove permanently, with every copy?", text)
+    return CommandConfirmation("Remove?" if total else "", text)
 
 
-def _erased(lines: Sequence[Line], arguments: Line) -> Iterable[str]:
+def _erasure_rows(lines: Sequence[Line], arguments: Line) -> Iterable[str]:
     yield from (f"removed: {_amounts_of(line)}" for line in lines)
     if arguments["purge"]:
         yield from (f"purge of versions, journal and archives: {line['purge']}" for line in lines)
@@ -175,7 +185,7 @@ class MemoryOperations(OperationGroup):
     @operation("memory why", show=_blocks(_origin))
     async def why(
         self,
-        text: Annotated[str, Argument("Words in the remembered line.")],
+        text: Annotated[str, argument("Words in the remembered line.")],
         scope: Scope = "",
         person: Person = "",
         chat: Chat = "",
@@ -206,7 +216,7 @@ class MemoryOperations(OperationGroup):
     )
     async def diff(
         self,
-        sha: Annotated[str, Argument("Its id in `parlour memory log`; the newest by default.", "[CHANGE]")] = "",
+        sha: Annotated[str, argument("Its id in `parlour memory log`; the newest by default.", "[CHANGE]")] = "",
         scope: Scope = "",
         person: Person = "",
         chat: Chat = "",
@@ -224,7 +234,7 @@ class MemoryOperations(OperationGroup):
     )
     async def undo(
         self,
-        sha: Annotated[str, Argument("Its id in `parlour memory log`.", "CHANGE")],
+        sha: Annotated[str, argument("Its id in `parlour memory log`.", "CHANGE")],
         scope: Scope = "",
         person: Person = "",
         chat: Chat = "",
@@ -251,10 +261,10 @@ class MemoryOperations(OperationGroup):
         near = [] if found.result.total else await eraser.near_words(scope, pattern)
         yield {"scope": scope, **_amounts(found.result), "examples": list(found.examples), "near": near}
 
-    @operation("memory forget", show=_erased, confirm=_confirm_erasure)
+    @operation("memory forget", show=_erasure_rows, confirm=_confirm_erasure)
     async def forget(
         self,
-        text: Annotated[str, Argument("The words; everything that contains them is removed.")],
+        text: Annotated[str, argument("The words; everything that contains them is removed.")],
         scope: Scope = "",
         person: Person = "",
         chat: Chat = "",
@@ -335,7 +345,7 @@ class MemoryOperations(OperationGroup):
     @operation("memory search", command="search", show=rows(_hit, empty="nothing was found"))
     async def search(
         self,
-        text: Annotated[str, Argument("A question, or keywords.")],
+        text: Annotated[str, argument("A question, or keywords.")],
         scope: Scope = "",
         person: str = "",
         chat: str = "",

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gateway.control import Line
-from gateway.control.registry import Argument, AuditRule, Call, Confirmation, Show, operation, option, plain, rows
+from gateway.control.registry import (
+    AuditRule,
+    Call,
+    CommandConfirmation,
+    Show,
+    argument,
+    operation,
+    option,
+    plain,
+    rows,
+)
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, Role
 from gateway.operations.group import OperationGroup, caller, format_time
@@ -45,17 +55,17 @@ _MOST_CAP = 10**12
 _USD = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?\Z")
 _DEFAULT = "default"
 
-Subject = Annotated[str, Argument("channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID.")]
-User = Annotated[str, Argument("As channel:user_id.")]
-Request = Annotated[str, Argument("The code, or channel:id, such as telegram:42 or slack:chat:C0TEAM.")]
-Account = Annotated[str, Argument("As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")]
+Subject = Annotated[str, argument("channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID.")]
+User = Annotated[str, argument("As channel:user_id.")]
+Request = Annotated[str, argument("The code, or channel:id, such as telegram:42 or slack:chat:C0TEAM.")]
+Account = Annotated[str, argument("As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")]
 
 
 # -- rows of a terminal ------------------------------------------------------------------------------
 
 
-def _decided(*, done: str, same: str = "") -> Show:
-    texts = {"done": done, "same": same}
+def _decision_rows(*, text: str, same: str = "") -> Show:
+    texts = {"done": text, "same": same}
     return rows(lambda line: texts[line["ruling"]].format(whom=line["whom"]))
 
 
@@ -75,7 +85,7 @@ def _nobody(arguments: Line) -> str:
     )
 
 
-def _linked(lines: Sequence[Line], arguments: Line) -> Iterable[str]:
+def _link_rows(lines: Sequence[Line], arguments: Line) -> Iterable[str]:
     result = "are now one person" if lines[0]["done"] else "will become one person when their current turns finish"
     return [f"{arguments['account']} and {arguments['other']} {result}"]
 
@@ -171,14 +181,14 @@ def _state_rows(header: Line, *, is_empty: bool, subject: str) -> Iterable[str]:
             yield f"{name} {state}, so it receives no messages: {reason}"
 
 
-def _confirm_forgetting(call: Call, arguments: Line) -> Confirmation:
+def _confirm_forgetting(call: Call, arguments: Line) -> CommandConfirmation:
     (known,) = call("people look", arguments)
     what = "No memory of their own is stored, but everything they said in groups"
     what = "Everything" if known["is_known"] else what
-    return Confirmation(f"{what} of {arguments['person']} will be deleted permanently. Continue?")
+    return CommandConfirmation(f"{what} of {arguments['person']} will be deleted permanently. Continue?")
 
 
-def _forgotten(lines: Sequence[Line], arguments: Line) -> Iterable[str]:
+def _forget_rows(lines: Sequence[Line], arguments: Line) -> Iterable[str]:
     (line,) = lines
     chats = len(line["chats"])
     yield f"{arguments['person']} is forgotten: their own memory, and what they said in {chats} shared chats."
@@ -197,7 +207,7 @@ class PeopleOperations(OperationGroup):
         self._started_at = datetime.now(UTC)
 
     @operation("people list", Role.OWNER, show=rows(_access_row, empty=_nobody))
-    async def list_people(self, channel: Annotated[str, Argument("Only this channel.")] = "") -> AsyncIterator[Line]:
+    async def list_people(self, channel: Annotated[str, argument("Only this channel.")] = "") -> AsyncIterator[Line]:
         """List access entries: members and blocked people, with the decision behind each."""
         lines = [each for each in self._app.access.roster.list_access() if channel in ("", each.channel)]
         if channel and not lines:
@@ -210,7 +220,7 @@ class PeopleOperations(OperationGroup):
         Role.OWNER,
         audit=AuditRule.OPERATION,
         makes_home=True,
-        show=_decided(done="{whom} may write, starting with the next message", same="{whom} may already write"),
+        show=_decision_rows(text="{whom} may write, starting with the next message", same="{whom} may already write"),
     )
     async def allow(self, who: Subject) -> AsyncIterator[Line]:
         """Admit a person, chat, guild, team or role at once, and lift a block."""
@@ -221,7 +231,7 @@ class PeopleOperations(OperationGroup):
         Role.OWNER,
         audit=AuditRule.OPERATION,
         makes_home=True,
-        show=_decided(done="{whom} is blocked", same="{whom} is already blocked"),
+        show=_decision_rows(text="{whom} is blocked", same="{whom} is already blocked"),
     )
     async def block(self, who: Subject) -> AsyncIterator[Line]:
         """Block a person, chat or guild, whatever the settings say."""
@@ -231,15 +241,15 @@ class PeopleOperations(OperationGroup):
         "people remove",
         Role.OWNER,
         audit=AuditRule.OPERATION,
-        show=_decided(done="the decision about {whom} is removed; the settings apply again"),
+        show=_decision_rows(text="the decision about {whom} is removed; the settings apply again"),
     )
     async def remove(self, who: Subject) -> AsyncIterator[Line]:
         """Remove a decision, so that the settings apply again."""
         yield plain(await self._app.access.decisions.remove(who, caller()))
 
-    @operation("people link", makes_home=True, show=_linked)
+    @operation("people link", makes_home=True, show=_link_rows)
     async def link(
-        self, account: Account, other: Annotated[str, Argument("Another account of the same person.")]
+        self, account: Account, other: Annotated[str, argument("Another account of the same person.")]
     ) -> AsyncIterator[Line]:
         """Link two accounts to one person with one memory. The person is not asked; `/unlink` separates them again.
 
@@ -283,7 +293,7 @@ class PeopleOperations(OperationGroup):
     @operation("people audit", Role.OWNER, show=rows(_audit_row, empty=_no_decisions))
     async def audit(
         self,
-        about: Annotated[str, Argument("Only decisions by or about this channel:user_id.")] = "",
+        about: Annotated[str, argument("Only decisions by or about this channel:user_id.")] = "",
         limit: Annotated[int, option("How many of the newest to show.", least=1, most=_MOST)] = 50,
     ) -> AsyncIterator[Line]:
         """List decisions about people and shared chats, with actor, time and place. They are kept for a year."""
@@ -316,14 +326,16 @@ class PeopleOperations(OperationGroup):
         Role.OWNER,
         audit=AuditRule.OPERATION,
         makes_home=True,
-        show=_decided(done="{whom} is an owner, starting with the next message", same="{whom} is already an owner"),
+        show=_decision_rows(
+            text="{whom} is an owner, starting with the next message", same="{whom} is already an owner"
+        ),
     )
     async def make_owner(self, who: User) -> AsyncIterator[Line]:
         """Make a person an owner: they decide who may write, and everything else."""
         yield plain(await self._app.access.decisions.make_owner(who, caller()))
 
     @operation(
-        "owner remove", Role.OWNER, audit=AuditRule.OPERATION, show=_decided(done="{whom} is no longer an owner")
+        "owner remove", Role.OWNER, audit=AuditRule.OPERATION, show=_decision_rows(text="{whom} is no longer an owner")
     )
     async def disown(self, who: User) -> AsyncIterator[Line]:
         """Remove an owner who is not in the settings."""
@@ -373,8 +385,8 @@ class PeopleOperations(OperationGroup):
     @operation("why", show=silence_rows)
     async def why(
         self,
-        channel: Annotated[str, Argument("The channel.")] = "",
-        id_: Annotated[str, Argument("The id of a user or chat.", metavar="ID")] = "",
+        channel: Annotated[str, argument("The channel.")] = "",
+        id_: Annotated[str, argument("The id of a user or chat.", metavar="ID")] = "",
     ) -> AsyncIterator[Line]:
         """Explain silence: rejected messages and refused tool calls, the reason, and the setting that would change it.
 
@@ -429,7 +441,7 @@ class PeopleOperations(OperationGroup):
     )
     async def quota(
         self,
-        who: Annotated[str, Argument("channel:user_id; without one, list all quotas.")] = "",
+        who: Annotated[str, argument("channel:user_id; without one, list all quotas.")] = "",
         turns: Annotated[object, option("Messages in ten minutes: a number, 0, or default.", metavar="N")] = "",
         tokens: Annotated[object, option("Tokens a day: a number, 0, or default.", metavar="N")] = "",
         usd: Annotated[object, option("US dollars a day: a number, 0, or default.", metavar="N")] = "",
@@ -487,7 +499,7 @@ class PeopleOperations(OperationGroup):
         "people export", show=rows(lambda line: f"{line['file']} holds {line['files']} files of {line['scope']}")
     )
     async def export(
-        self, person: Account, file: Annotated[Path, Argument("The .zip file to write; it must not exist yet.")]
+        self, person: Account, file: Annotated[Path, argument("The .zip file to write; it must not exist yet.")]
     ) -> AsyncIterator[Line]:
         """Write all data of a person into a zip file: memory, conversations, files and usage."""
         await self._app.session_files.flush()  # a scope is there once something of it is in a file
@@ -508,7 +520,7 @@ class PeopleOperations(OperationGroup):
         account = self._account(person)
         yield {"person": account.label, "is_known": await self._is_known(account)}
 
-    @operation("people forget", show=_forgotten, confirm=_confirm_forgetting)
+    @operation("people forget", show=_forget_rows, confirm=_confirm_forgetting)
     async def forget(self, person: Account) -> AsyncIterator[Line]:
         """Erase a person everywhere: memory, conversations, files, preferences, and their messages in groups.
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gateway.control import Line
-from gateway.control.registry import Argument, AuditRule, operation, option, plain
+from gateway.control.registry import AuditRule, argument, operation, option, plain
 from gateway.errors import UserError
 from gateway.events import MessagePart, PlatformAccount, Role, SessionKey, short_turn_id
 from gateway.operations.group import OperationGroup, no_such_turn, parse_chat
@@ -77,7 +77,7 @@ class TurnOperations(OperationGroup):
 
     @operation("turn", show=lambda lines, _: [json.dumps(lines[0], indent=2)])
     async def turn(
-        self, reference: Annotated[str, Argument("The short reference in the notice to the user.")]
+        self, reference: Annotated[str, argument("The short reference in the notice to the user.")]
     ) -> AsyncIterator[Line]:
         """Show everything recorded about one turn."""
         yield plain(await self.find_trace(reference))
@@ -188,7 +188,7 @@ class TurnOperations(OperationGroup):
     @operation("replay", show=report_rows, exit_code=lambda lines: 1 if lines[0]["differences"] else 0)
     async def replay(
         self,
-        reference: Annotated[str, Argument("The turn, as `parlour turn` names it.")],
+        reference: Annotated[str, argument("The turn, as `parlour turn` names it.")],
         model: Annotated[str, option("Also ask this model, with the same prompt; it is sent the conversation.")] = "",
     ) -> AsyncIterator[Line]:
         """Run a stored turn again with its recorded answers, and show what is different today.

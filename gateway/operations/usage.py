@@ -123,7 +123,7 @@ class UsageOperations(OperationGroup):
         """Show model calls, tokens and cost.
 
         Days are those of PARLOUR_TIMEZONE. Linked accounts are one person; usage without a person (embeddings, erased
-        persons) has the name "". `cost` is None where the price of any call is unknown.
+        persons) has the name "". `cost` is null where the price of any call is unknown.
         """
         if by not in _GROUPS:
             raise UserError(f"usage cannot be grouped by {by!r}; use one of: {', '.join(_GROUPS)}")
@@ -168,9 +168,9 @@ def _left_out(overrides: ChatOverrides, toolbox: Toolbox) -> Mapping[str, list[s
     """Return the chat selectors whose settings turn a tool off, by tool."""
     found: dict[str, list[str]] = {}
     for selector, rules in overrides.by_selector():
-        offered = toolbox.only(rules.allow, rules.deny).names
+        console_arguments = toolbox.only(rules.allow, rules.deny).names
         for name in toolbox.names:
-            if name not in offered:
+            if name not in console_arguments:
                 found.setdefault(name, []).append(selector)
     return found
 

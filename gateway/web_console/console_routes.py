@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.control import Operation
 from gateway.control.control_server import RunningOperation, read_arguments, respond_with
-from gateway.control.registry import AuditRule, ChatAdmins, DeclaredOperation, may_call
+from gateway.control.registry import AuditRule, ChatAdmins, OperationDeclaration, may_call
 from gateway.events import Role
 from gateway.ports.access import ACTING
 from gateway.ports.entry_points import operator_command
@@ -62,7 +62,7 @@ class WebConsole:
         visitor: Visitor,
         visitors: ConsoleVisitors,
         operations: Mapping[str, Operation],
-        rules: Mapping[str, DeclaredOperation],
+        rules: Mapping[str, OperationDeclaration],
         *,
         prefix: str = "",
     ) -> None:
@@ -106,7 +106,7 @@ class WebConsole:
         role, status = (Role.ADMIN.value, 200) if chats else ("nobody", 403)
         return JSONResponse({"who": self._visitors.account(who), "role": role, "chats": chats}, status)
 
-    async def _call(self, name: str, rule: DeclaredOperation, request: Request) -> Response:
+    async def _call(self, name: str, rule: OperationDeclaration, request: Request) -> Response:
         who = await self._visitor(request)
         if who is None:
             return JSONResponse(_LOG_IN, 401)
@@ -118,7 +118,7 @@ class WebConsole:
         if not await may_call(self._visitors, who, rule, arguments):
             log.warning("console.refused", operation=name, who=self._visitors.account(who))
             return JSONResponse({"error": f"only an owner of this bot may use `{name}` here", "exit_code": 2}, 403)
-        if unknown := arguments.keys() - rule.offered:
+        if unknown := arguments.keys() - rule.console:
             error = f"{name} has no argument {', '.join(sorted(unknown))} here"
             return JSONResponse({"error": error, "exit_code": 2}, 400)
         run = self._operations.get(name)

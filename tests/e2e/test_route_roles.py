@@ -41,7 +41,7 @@ async def test_every_operation_is_offered_or_kept_back_on_purpose(people: Consol
         not {"people forget", "people export", "send", "web login", "prune", "memory forget"}
         & console_operations().keys()
     )
-    assert not any("file" in rule.offered or "path" in rule.offered for rule in console_operations().values())
+    assert not any("file" in rule.console or "path" in rule.console for rule in console_operations().values())
 
 
 async def test_another_page_cannot_act_for_an_owner(people: ConsolePeople) -> None:
@@ -149,7 +149,7 @@ async def status(people: ConsolePeople, role: str, method: str, path: str) -> in
             return refused.status
     name = path.removeprefix("/console/v1/").replace("/", " ")
     rule = console_operations().get(name)
-    body = {each: ARGUMENTS[each] for each in rule.offered & ARGUMENTS.keys()} if rule else BODIES.get(path, {})
+    body = {each: ARGUMENTS[each] for each in rule.console & ARGUMENTS.keys()} if rule else BODIES.get(path, {})
     async with client.request(
         method, address, json=body if method == "POST" else None, headers=people.origin, allow_redirects=False
     ) as answer:
