@@ -125,8 +125,8 @@ from gateway.ports.store import StoreLimits as StoreLimits
 from gateway.ports.transcripts import MIRROR as MIRROR
 from gateway.ports.transcripts import UNINDEX as UNINDEX
 from gateway.ports.transcripts import StaleFile as StaleFile
+from gateway.ports.transcripts import StoredEnd as StoredEnd
 from gateway.ports.transcripts import StoredTurn as StoredTurn
 from gateway.ports.transcripts import StoredWindow as StoredWindow
-from gateway.ports.transcripts import TranscriptExtent as TranscriptExtent
 from gateway.ports.transcripts import TranscriptHead as TranscriptHead
 from gateway.ports.transcripts import anchor_index as anchor_index

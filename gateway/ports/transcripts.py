@@ -41,13 +41,12 @@ class StoredWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TranscriptExtent:
-    """The stored part of a transcript up to a turn."""
+class StoredEnd:
+    """The end of a transcript, up to a turn."""
 
-    size: int = 0  # bytes of all bodies
-    first_at: datetime | None = None  # time of the first turn; None without any
-    last: bytes = b""  # body of the last turn
+    last: bytes = b""  # body of the last turn; empty without any
     last_turn: str = ""
+    last_at: datetime | None = None
     ended: str = ""  # turn that /new, or a link, ended the transcript with; "" for a session's current one
 
 

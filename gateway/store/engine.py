@@ -24,10 +24,11 @@ from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
 from gateway.store.shared_windows import WorkerWindows
 from gateway.store.workers import WorkerIdentity
-from gateway.store.writer import StoreWriter
+from gateway.store.writer import Operation, StoreReader, StoreWriter
 
 Clock: TypeAlias = Callable[[], datetime]
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 def utc_now() -> datetime:
@@ -77,6 +78,7 @@ class StoreEngine:
     limits: StoreLimits
     clock: Clock
     worker: WorkerIdentity
+    reader: StoreReader | None = None  # beside the writer; None = what is read waits for its transactions
     cap_writer: StoreWriter | None = None  # whose transactions are exclusive over all workers, where they share
     claims: ChatClaims = field(default_factory=ChatClaims)
     lanes: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
@@ -117,6 +119,10 @@ class StoreEngine:
     def owner(self) -> str:
         """Return the name that our leases carry."""
         return self.worker.name
+
+    async def read(self, operation: Operation[T]) -> T:
+        """Return the result of *operation*, which reads what is committed and changes nothing."""
+        return await (self.writer.submit(operation) if self.reader is None else self.reader.read(operation))
 
     def note_turn(self, key: SessionKey, turn: str, at: datetime) -> None:
         """Note a stored turn for the next stamp."""

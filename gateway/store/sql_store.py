@@ -66,7 +66,7 @@ from gateway.store.tables import VERSION
 from gateway.store.transcripts import SqlTranscripts
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
-from gateway.store.writer import StoreWriter
+from gateway.store.writer import StoreReader, StoreWriter
 
 log = structlog.get_logger(__name__)
 
@@ -469,6 +469,8 @@ class SqlStore:
             await self.stamp()
         if engine.cap_writer is not None:  # before the worker's row goes, without which nothing is counted
             await engine.cap_writer.close(lambda _: None)
+        if engine.reader is not None:  # or the log would stay behind a reader
+            await engine.reader.close()
         try:
             await engine.writer.close(partial(_end, engine=engine, has_served=has_served))
         finally:
@@ -495,6 +497,7 @@ async def assemble(
     caches: SharedCaches | None = None,
     cap_writer: StoreWriter | None = None,
     frame_arrival: asyncio.Event | None = None,
+    reader: StoreReader | None = None,
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left.
 
@@ -507,6 +510,7 @@ async def assemble(
         limits=limits,
         clock=clock,
         worker=worker or WorkerIdentity(),
+        reader=reader,
         cap_writer=cap_writer,
         claims=chat_claims or ChatClaims(),
         frame_arrival=frame_arrival or asyncio.Event(),
@@ -523,6 +527,8 @@ async def assemble(
     except BaseException:
         if cap_writer is not None:
             await cap_writer.close(lambda _: None)
+        if reader is not None:
+            await reader.close()
         await writer.close(lambda _: None)
         raise
     return store

@@ -1,7 +1,7 @@
-"""Transcripts over the writer: turns by session, read in slices and changed by compare-and-set.
+"""Transcripts: turns by session, read beside the writer and changed by compare-and-set.
 
-Every statement names the scope. Reads and changes of many lines hold the writer for one slice at a time; a removal and
-an adoption are one operation each, 0.1 to 0.5 s for 50,000 turns.
+Every statement names the scope. Changes of many lines hold the writer for one slice at a time; a removal and an
+adoption are one operation each, 0.1 to 0.5 s for 50,000 turns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from gateway.events import SessionKey
-from gateway.ports.transcripts import StaleFile, StoredTurn, StoredWindow, TranscriptExtent, TranscriptHead
+from gateway.ports.transcripts import StaleFile, StoredEnd, StoredTurn, StoredWindow, TranscriptHead
 from gateway.store.database import LISTED, SET_META, Database, QueryResult
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.files import read_texts
@@ -42,7 +42,6 @@ _MOVED = 400  # turns that are given to another scope in one operation
 _NEWEST_MOVED = 64  # of each session, with the link itself
 _SLICE = 128  # turns read or changed in one operation
 _SCANNED = 512  # turns of a scope read in one operation
-_SUMMED = 1_024  # turns whose lengths are added in one operation
 _MOST_BYTES = 4 * 1024 * 1024  # of turns read in one operation, but for the last of them
 _COLUMNS = "seq, turn, key, transcript, from_index, to_index, at, outcome, new_transcript, inbox, body"
 _OF_CHAT = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL")
@@ -131,11 +130,11 @@ _INSERT_AT = (
 )
 _SESSION = "SELECT transcript FROM session WHERE scope = ? AND key = ?"
 _LENGTHS = (
-    "SELECT seq, at, length(body) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND seq > ? "
+    "SELECT seq, length(body) FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND seq > ? "
     "AND body IS NOT NULL ORDER BY seq LIMIT ?"
 )
 _LAST = (
-    "SELECT turn, body FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND body IS NOT NULL "
+    "SELECT turn, at, body FROM record WHERE scope = ? AND key = ? AND transcript = ? AND seq < ? AND body IS NOT NULL "
     "ORDER BY seq DESC LIMIT 1"
 )
 _ENDING = (
@@ -207,13 +206,13 @@ class SqlTranscripts:
                 earlier = None
             return rows, replay_from, anchored, bytes(earlier[1]) if earlier is not None else b"", texts
 
-        rows, replay_from, anchored, snapshot, texts = await self._engine.writer.submit(read)
+        rows, replay_from, anchored, snapshot, texts = await self._engine.read(read)
         turns: list[StoredTurn] = []
         while rows:  # the rest of a long one in further operations: others do not wait for all of it
             kept = (row for row in rows if row[0] == anchored or row[5] > replay_from or row[4] == row[5])
             turns += map(_read, kept)
             columns = (*of_transcript, rows[-1][0], _SLICE)
-            rows = await self._engine.writer.submit(partial(_read_slice, columns=columns)) if _is_full(rows) else []
+            rows = await self._engine.read(partial(_read_slice, columns=columns)) if _is_full(rows) else []
         return StoredWindow(turns=turns, replay_from=replay_from, snapshot=snapshot, texts=texts)
 
     async def newest(
@@ -234,7 +233,7 @@ class SqlTranscripts:
                 first, left = seq, left - size
             return database.execute(_BETWEEN, (*chat, transcript, transcript, first, end)).fetchall()
 
-        return [_read(row) for row in await self._engine.writer.submit(read)] if limit > 0 else []
+        return [_read(row) for row in await self._engine.read(read)] if limit > 0 else []
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, low: int, high: int) -> Sequence[StoredTurn]:
         """Return the turns of *transcript* that have messages with ``low <= i < high``.
@@ -246,7 +245,7 @@ class SqlTranscripts:
         last: int | None = None
         if low > 0:
             columns = (quote(scope), write_key(key), transcript, low)
-            (last,) = await self._engine.writer.submit(lambda db: db.execute(_LAST_BEFORE, columns).fetchone())
+            (last,) = await self._engine.read(lambda db: db.execute(_LAST_BEFORE, columns).fetchone())
         found: list[StoredTurn] = []
         while page := await self.since(scope, key, transcript, -(2**62) if last is None else last):
             found += [each for each in page if each.from_index < high or _CHANGES.search(each.body)]
@@ -256,19 +255,19 @@ class SqlTranscripts:
     async def since(self, scope: str, key: SessionKey, transcript: str, after: int) -> Sequence[StoredTurn]:
         """Return some turns of *transcript* with a seq higher than *after*, in order; none at the end."""
         columns = (quote(scope), write_key(key), transcript, after, _SLICE)
-        found = await self._engine.writer.submit(partial(_read_slice, columns=columns))
+        found = await self._engine.read(partial(_read_slice, columns=columns))
         return [_read(row) for row in found]
 
     async def find(self, scope: str, key: SessionKey, turn: str) -> StoredTurn | None:
         """Return one turn of *key*; None if it is not stored."""
         columns = (quote(scope), write_key(key), quote(turn))
-        found = await self._engine.writer.submit(lambda database: database.execute(_ONE, columns).fetchone())
+        found = await self._engine.read(lambda database: database.execute(_ONE, columns).fetchone())
         return _read(found) if found is not None else None
 
     async def transcripts(self, scope: str, key: SessionKey) -> Sequence[str]:
         """Return the transcripts of *key*, in the order they began."""
         columns = (quote(scope), write_key(key))
-        found = await self._engine.writer.submit(lambda database: database.execute(_TRANSCRIPTS, columns).fetchall())
+        found = await self._engine.read(lambda database: database.execute(_TRANSCRIPTS, columns).fetchall())
         return [transcript for (transcript,) in found]
 
     async def scan(
@@ -289,12 +288,12 @@ class SqlTranscripts:
             later = _LATER_ALL if keys is None else _LATER_KEYS
             return found or _slice(database.execute(later, (column, key, *only, _SCANNED)))
 
-        return await self._engine.writer.submit(read)
+        return await self._engine.read(read)
 
     async def sessions(self, scope: str) -> Mapping[SessionKey, int]:
         """Return the sessions that have turns in *scope*, or had until recently, with the number of the first."""
         column = quote(scope)
-        found = await self._engine.writer.submit(lambda database: database.execute(_FIRSTS, (column,)).fetchall())
+        found = await self._engine.read(lambda database: database.execute(_FIRSTS, (column,)).fetchall())
         return {read_key(key): first for key, first in found}
 
     async def heads(self, scope: str, after: Mapping[SessionKey, int]) -> Sequence[TranscriptHead]:
@@ -316,7 +315,7 @@ class SqlTranscripts:
                     found.append(head)
             return found
 
-        return await self._engine.writer.submit(read)
+        return await self._engine.read(read)
 
     async def count(self, scope: str) -> tuple[int, datetime | None]:
         """Return the number of transcripts of *scope*, and the time of its oldest turn; None without any."""
@@ -327,12 +326,12 @@ class SqlTranscripts:
             (at,) = database.execute(_OLDEST, (column,)).fetchone()
             return count, moment(at) if at is not None else None
 
-        return await self._engine.writer.submit(read)
+        return await self._engine.read(read)
 
     async def changes(self, scope: str) -> Mapping[tuple[SessionKey, str], int]:
         """Return the number of changes and removals of stored turns in each transcript that had any."""
         column = quote(scope)
-        found = await self._engine.writer.submit(lambda database: database.execute(_COUNTS, (column,)).fetchall())
+        found = await self._engine.read(lambda database: database.execute(_COUNTS, (column,)).fetchall())
         return {(read_key(key), transcript): count for key, transcript, count in found}
 
     async def rewrite(
@@ -428,25 +427,13 @@ class SqlTranscripts:
         self._engine.may_have_stale = True
         return await self._engine.writer.submit(lapse)
 
-    async def extent(
-        self, scope: str, key: SessionKey, transcript: str, *, before: int | None = None
-    ) -> TranscriptExtent:
-        """Return the extent of *transcript*, or of its turns with a seq lower than *before*."""
+    async def end(self, scope: str, key: SessionKey, transcript: str, *, before: int | None = None) -> StoredEnd:
+        """Return the end of *transcript*, or of its turns with a seq lower than *before*."""
         chat = (quote(scope), write_key(key))
         part = (*chat, transcript, 2**62 if before is None else before)
 
-        size, begun, reached = 0, None, -(2**62)
-        count = _SUMMED
-        while count == _SUMMED:
-            columns = (*part, reached, _SUMMED)
-            found = await self._engine.writer.submit(partial(_read_rows, statement=_LENGTHS, columns=columns))
-            for seq, at, length in found:
-                size, reached, begun = size + length, seq, at if begun is None else min(begun, at)
-            count = len(found)
-
-        def read(database: Database) -> TranscriptExtent:
-            last = database.execute(_LAST, part).fetchone() if begun is not None else None
-            turn, body = last or ("", b"")
+        def read(database: Database) -> StoredEnd:
+            turn, at, body = database.execute(_LAST, part).fetchone() or ("", None, b"")
             session = database.execute(_SESSION, chat).fetchone()
             newest = session or database.execute(_NEWEST, chat).fetchone()
             ending = None
@@ -454,15 +441,23 @@ class SqlTranscripts:
                 ending = database.execute(_ENDING, (*chat, transcript)).fetchone()
                 if newest[0] == transcript and (ending is None or not ending[1]):
                     ending = None  # it goes on
-            return TranscriptExtent(
-                size=size,
-                first_at=moment(begun) if begun is not None else None,
-                last=bytes(body),
-                last_turn=unquote(turn),
-                ended=unquote(ending[0]) if ending is not None else "",
-            )
+            ended = unquote(ending[0]) if ending is not None else ""
+            last_at = moment(at) if at is not None else None
+            return StoredEnd(last=bytes(body), last_turn=unquote(turn), last_at=last_at, ended=ended)
 
-        return await self._engine.writer.submit(read)
+        return await self._engine.read(read)
+
+    async def size(self, scope: str, key: SessionKey, transcript: str, *, before: int) -> int:
+        """Return the bytes of all bodies of *transcript* with a seq lower than *before*. It reads each turn."""
+        part, reached, size = (quote(scope), write_key(key), transcript, before), -(2**62), 0
+
+        def read(database: Database) -> list[tuple[int, int]]:
+            return database.execute(_LENGTHS, (*part, reached, _SLICE)).fetchall()
+
+        while found := await self._engine.read(read):
+            reached = found[-1][0]
+            size += sum(length for _, length in found)
+        return size
 
     async def stale_files(self, scope: str | None = None) -> Sequence[StaleFile]:
         """Return the stale transcripts of *scope*; without it, those of the chats of this gateway."""
@@ -556,10 +551,6 @@ def _snapshot_digests(body: bytes) -> list[str]:
         if line.get("kind") == "snapshot" and isinstance(line.get("blobs"), Mapping):
             return [str(digest) for digest in line["blobs"].values()]
     return []
-
-
-def _read_rows(database: Database, statement: str, columns: Sequence[Any]) -> list[Any]:
-    return database.execute(statement, columns).fetchall()
 
 
 def _slice(result: QueryResult) -> list[Any]:

@@ -44,7 +44,6 @@ class ArchiveMember:
     """One file of an export."""
 
     name: str
-    size: int  # in bytes, uncompressed, estimated
     read: Read
 
 
@@ -77,21 +76,21 @@ def members(
     content of further JSON Lines files by name.
     """
     folder = scope_folder(home, scope)
-    yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
+    yield ArchiveMember("usage.csv", lambda: _usage(usage))
     yield from chain.from_iterable(starmap(_encoded, (rows or {}).items()))
     for document, data in sorted((documents or {}).items()):
         read = partial(bytes, data)
         is_raw = document == RAW_JSONL
-        yield ArchiveMember(f"memory/{document}", len(data), partial(_filter_lines, read) if is_raw else read)
+        yield ArchiveMember(f"memory/{document}", partial(_filter_lines, read) if is_raw else read)
     others = [path for path in (folder / "memory").glob("[0-9]*.md") if not NOTE_NAME.match(path.name)]
     for path in sorted([*others, *(folder / "memory").glob(_COPIES)]):
         yield from _plain(disk, path, f"memory/{path.name}")
     names: dict[str, str] = {}  # digest -> file name in a conversation
     for each in conversations:
         names |= _file_names(each.read)
-        yield ArchiveMember(f"conversations/{each.name}", each.size, partial(_filter_lines, each.read))
+        yield ArchiveMember(f"conversations/{each.name}", partial(_filter_lines, each.read))
         text = f"conversations/{each.name.removesuffix('.jsonl')}.md"
-        yield ArchiveMember(text, each.size, partial(_render_text, each.read, zone))
+        yield ArchiveMember(text, partial(_render_text, each.read, zone))
     for digest, member in (attachments or {}).items():
         # Attachments that no conversation refers to are unused, or exports.
         if digest in names:
@@ -150,15 +149,14 @@ def _packed_size(data: bytes) -> int:
 
 
 def _plain(disk: Disk, path: Path, name: str) -> Iterator[ArchiveMember]:
-    size = disk.size(path)
-    if size is not None:
-        yield ArchiveMember(name, size, lambda: disk.load(path))
+    if disk.size(path) is not None:
+        yield ArchiveMember(name, lambda: disk.load(path))
 
 
 def _encoded(name: str, lines: Sequence[Line]) -> Iterator[ArchiveMember]:
     data = b"".join(map(encode, lines))
     if data:
-        yield ArchiveMember(name, len(data), lambda: data)
+        yield ArchiveMember(name, lambda: data)
 
 
 def _lines(read: Read) -> Iterator[Line]:

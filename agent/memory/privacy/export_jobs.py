@@ -183,7 +183,7 @@ class ExportJobs:
             return asyncio.run_coroutine_threadsafe(read_session_file(file, self.transcripts), loop).result()
 
         files = await list_session_files(self.home, scope, self.transcripts)
-        return [ArchiveMember(file.name, file.size, partial(read, file)) for file in files]
+        return [ArchiveMember(file.name, partial(read, file)) for file in files]
 
     async def _file_members(self, scope: str, *kinds: FileKind) -> Sequence[ArchiveMember]:
         """Return the files of *kinds*, each of which a thread loads from the store when it is packed."""
@@ -193,9 +193,7 @@ class ExportJobs:
             return asyncio.run_coroutine_threadsafe(self.files.load(scope, file), loop).result()
 
         return [
-            ArchiveMember(
-                each.name if each.kind is FileKind.ATTACHMENT else exported_name(each), each.size, partial(read, each)
-            )
+            ArchiveMember(each.name if each.kind is FileKind.ATTACHMENT else exported_name(each), partial(read, each))
             for each in await self.files.files(scope, *kinds)
         ]
 

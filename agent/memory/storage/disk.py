@@ -48,6 +48,10 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    def changed_at(self, path: Path) -> float:
+        """Return when the file was written to last, in seconds since 1970. Raises OSError."""
+        return path.stat().st_mtime
+
     def read(self, path: Path, start: int, length: int) -> bytes:
         """Return up to *length* bytes from *start*; fewer only at the end of the file."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -33,7 +33,7 @@ from agent.memory.storage.transcript_files import archive_of, archive_path, read
 from agent.memory.storage.transcript_lines import encode
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import MIRROR, StaleFile, StoredRecord, StoredTurn, TranscriptExtent
+from gateway.ports import MIRROR, StaleFile, StoredEnd, StoredRecord, StoredTurn
 
 if TYPE_CHECKING:
     from gateway.store.records import SqlTurnRecords
@@ -47,6 +47,7 @@ _LONGEST_PAUSE = 30.0
 _LONGEST_HEAD = 8 * 1024
 _SYNC_PAUSE = 1.0  # seconds without a turn after which appended files are flushed to the disk
 _LONGEST_UNSYNCED = 5.0  # seconds, however many turns there are
+_WRITTEN_WITHIN = 2.0  # seconds behind its turn
 _UNSYNCED = timedelta(minutes=1)  # before the newest turn: a power cut may have shortened files of sessions used since
 _LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 _KNOWN_FILES = 4_096  # whose length is known, so that their ends are not read again
@@ -104,18 +105,16 @@ class SessionFile:
     key: SessionKey
     transcript: str
     name: str
-    size: int  # bytes, about
 
 
 async def list_session_files(home: Path, scope: str, transcripts: SqlTranscripts) -> Sequence[SessionFile]:
     """Return the files that the mirror of *scope* has, by name."""
     found: list[SessionFile] = []
     for head in await transcripts.heads(scope, {}):
-        extent = await transcripts.extent(scope, head.key, head.transcript)
+        end = await transcripts.end(scope, head.key, head.transcript)
         path = transcript_path(home, scope, str(head.key))
-        name = _archive(path, head.transcript, extent.ended).name if extent.ended else path.name
-        file = SessionFile(scope=scope, key=head.key, transcript=head.transcript, name=name, size=extent.size)
-        found.append(file)
+        name = _archive(path, head.transcript, end.ended).name if end.ended else path.name
+        found.append(SessionFile(scope=scope, key=head.key, transcript=head.transcript, name=name))
     return sorted(found, key=lambda file: file.name)
 
 
@@ -238,8 +237,7 @@ class SessionFileWriter:
         for head in heads:
             async with self._lock:  # for each: meanwhile others may write
                 transcript = _TranscriptName(scope, head.key, head.transcript)
-                extent = await self._transcripts.extent(scope, head.key, head.transcript)
-                path = await self._place(transcript, extent)
+                path = await self._place(transcript, await self._transcripts.end(scope, head.key, head.transcript))
                 self._files[path] = await self._rewrite(transcript, path)
         return len(heads)
 
@@ -350,14 +348,13 @@ class SessionFileWriter:
         return True
 
     async def _repair_end(self, transcript: _TranscriptName) -> None:
-        extent = await self._transcripts.extent(transcript.scope, transcript.key, transcript.id)
-        if not extent.size or extent.first_at is None:
+        end = await self._transcripts.end(transcript.scope, transcript.key, transcript.id)
+        if not end.last:
             return
-        path = await self._place(transcript, extent)
+        path = await self._place(transcript, end)
         if path in self._files:  # written since the start
             return
-        match = partial(self._matching_size, path, transcript, extent, extent.first_at)
-        if await wait_for_thread(asyncio.to_thread(match)) is None:
+        if await wait_for_thread(asyncio.to_thread(self._matching_size, path, end.last)) is None:
             self._files[path] = await self._rewrite(transcript, path)
             log.info("session_files.end_restored", key=str(transcript.key))
 
@@ -457,24 +454,44 @@ class SessionFileWriter:
 
     async def _open(self, transcript: _TranscriptName, first: StoredRecord) -> tuple[Path, _KnownFile]:
         """Return the file that *transcript* is in, and its content, which is all before the record *first*."""
-        extent = await self._transcripts.extent(transcript.scope, transcript.key, transcript.id, before=first.seq)
-        path = await self._place(transcript, extent)
-        first_at = extent.first_at or first.record.at
-        size = await wait_for_thread(asyncio.to_thread(self._matching_size, path, transcript, extent, first_at))
-        if size is None:
+        end = await self._transcripts.end(transcript.scope, transcript.key, transcript.id, before=first.seq)
+        path = await self._place(transcript, end)
+
+        size = await wait_for_thread(asyncio.to_thread(self._begin_file, path, transcript, first.record.at, end.last))
+        if size is None or not await self._is_whole(path, size, transcript, end, first.seq):
             return path, await self._rewrite(transcript, path)
         return path, _KnownFile(transcript.id, size, first.seq - 1)
 
-    async def _place(self, transcript: _TranscriptName, extent: TranscriptExtent) -> Path:
+    def _begin_file(self, path: Path, transcript: _TranscriptName, at: datetime, last: bytes) -> int | None:
+        """Return the size of a file that ends with its *last* turn, and is begun without one; None for any other."""
+        if last or self._disk.size(path):
+            return self._matching_size(path, last)
+        head = encode(build.head_line(transcript.id, str(transcript.key), at))
+        self._disk.replace(path, head)
+        return len(head)
+
+    async def _is_whole(self, path: Path, size: int, transcript: _TranscriptName, end: StoredEnd, before: int) -> bool:
+        """Return True if a file that ends with its last turn has exactly the turns before it, too.
+
+        The sizes of thousands of turns are read only if the file was changed later than that turn was written.
+        """
+        head = await asyncio.to_thread(read_head, self._disk, path)
+        changed_at = await asyncio.to_thread(self._disk.changed_at, path)
+        if end.last_at is not None and abs(changed_at - end.last_at.timestamp()) < _WRITTEN_WITHIN:
+            return not head.get("segment")
+        stored = await self._transcripts.size(transcript.scope, transcript.key, transcript.id, before=before)
+        return size == await asyncio.to_thread(self._head_size, path) + stored
+
+    async def _place(self, transcript: _TranscriptName, end: StoredEnd) -> Path:
         """Return the path of *transcript*; another one that is in the place of the current one is archived first."""
         current = transcript_path(self._home, transcript.scope, str(transcript.key))
         found = await asyncio.to_thread(self._find, current, transcript.id)
         if isinstance(found, Path):
             return found
-        if extent.ended:
-            return _archive(current, transcript.id, extent.ended)
+        if end.ended:
+            return _archive(current, transcript.id, end.ended)
         if found:  # another transcript, which has ended
-            other = await self._transcripts.extent(transcript.scope, transcript.key, found)
+            other = await self._transcripts.end(transcript.scope, transcript.key, found)
             archive = _archive(current, found, other.ended or other.last_turn)
             self._files.pop(current, None)
             await wait_for_thread(asyncio.to_thread(self._rename, current, archive))
@@ -487,27 +504,26 @@ class SessionFileWriter:
             return current
         return archive_of(current, transcript) or str(head.get("transcript") or "")
 
-    def _matching_size(
-        self, path: Path, transcript: _TranscriptName, extent: TranscriptExtent, first_at: datetime
-    ) -> int | None:
-        """Return the size of the file if it is what was written; None if it must be written again."""
-        size = self._disk.size(path)
-        if not size:
-            if extent.size:
-                return None
-            head = encode(build.head_line(transcript.id, str(transcript.key), first_at))
-            self._disk.replace(path, head)
-            return len(head)
-        head_size = self._disk.read(path, 0, _LONGEST_HEAD).find(b"\n") + 1
-        if size != head_size + extent.size:
+    def _matching_size(self, path: Path, last: bytes) -> int | None:
+        """Return the size of a file that ends with the body of its *last* turn; None if it must be written again.
+
+        The turns before it are in the file then, which is appended to in their order, unless a person has changed it.
+        """
+        size = self._disk.size(path) or 0
+        start = size - len(last)
+        head_size = self._head_size(path) if size else 0
+        if not head_size or start < head_size or (start > head_size and not last):
             return None
-        return size if self._disk.read(path, size - len(extent.last), len(extent.last)) == extent.last else None
+        return size if self._disk.read(path, start, len(last)) == last else None
+
+    def _head_size(self, path: Path) -> int:
+        return self._disk.read(path, 0, _LONGEST_HEAD).find(b"\n") + 1
 
     async def _write_again(self, file: StaleFile, failed: _Failures) -> None:
         transcript = _TranscriptName(file.scope, file.key, file.transcript)
         try:
-            extent = await self._transcripts.extent(file.scope, file.key, file.transcript)
-            path = await self._place(transcript, extent) if extent.size else None
+            end = await self._transcripts.end(file.scope, file.key, file.transcript)
+            path = await self._place(transcript, end) if end.last else None
             if path is not None:
                 self._files[path] = await self._rewrite(transcript, path, is_stale=True)
             else:

@@ -18,7 +18,7 @@ from gateway.store.engine import Clock, utc_now
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import schema
 from gateway.store.sqlite.connection import SqliteConnection
-from gateway.store.sqlite.thread import SqliteThread
+from gateway.store.sqlite.thread import SqliteReader, SqliteThread
 from gateway.store.writer import BatchWriter
 
 log = structlog.get_logger(__name__)
@@ -50,6 +50,7 @@ async def open_file(
 ) -> SqlStore:
     """Open the store in one file; *clock* and *connect* are for those who bring their own time or their own faults."""
     is_prepared = False
+    reader = SqliteReader(path)
 
     def connector() -> SqliteConnection:
         try:
@@ -63,6 +64,7 @@ async def open_file(
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         schema.create_private(path)
         connection = connect(path)
+        connection.close_file_while(reader.while_disconnected)
         try:
             if not is_prepared:
                 schema.prepare(connection, path)
@@ -76,7 +78,9 @@ async def open_file(
     await writer.open()
     read_whole = partial(find_file_damage, path)
     try:
-        return await assemble(writer, limits, clock, partial(copy_file, path), journal=path, read_whole=read_whole)
+        return await assemble(
+            writer, limits, clock, partial(copy_file, path), journal=path, read_whole=read_whole, reader=reader
+        )
     except StoreUnavailable as error:
         if line := await read_whole():  # the error of a damaged page names no remedy
             raise StoreUnavailable(line) from error

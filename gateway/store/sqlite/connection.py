@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ class SqliteConnection(sqlite3.Connection):
 
     _changes = 0
     _file = -1  # a descriptor of the file, opened by the first scrub
+    _while_disconnected: Callable[[Callable[[], None]], None] = staticmethod(lambda work: work())
+
+    def close_file_while(self, disconnected: Callable[[Callable[[], None]], None]) -> None:
+        """Close the scrub's descriptor by *disconnected*, which runs a function while no reader has the file open."""
+        self._while_disconnected = disconnected
 
     def dead_workers(self, worker: str, *, shares: bool) -> Sequence[str]:  # noqa: ARG002 - the port's
         """Return all other workers: the home's lock is ours."""
@@ -160,7 +166,7 @@ class SqliteConnection(sqlite3.Connection):
         except sqlite3.Error as error:
             log.warning("store.close_failed", error=str(error))
         if self._file >= 0:
-            os.close(self._file)
+            self._while_disconnected(partial(os.close, self._file))
             self._file = -1
 
 

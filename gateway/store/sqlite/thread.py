@@ -1,14 +1,21 @@
-"""The thread of the journal's file: aiosqlite's, which can run a whole batch in one hop."""
+"""The threads of the journal's file: the writer's, which runs a whole batch in one hop, and the one that reads."""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import aiosqlite
 
+from gateway.errors import StoreUnavailable
+from gateway.journal_file import fault_line
 from gateway.store.database import StoreConnection
+from gateway.store.sqlite.connection import SqliteConnection
+from gateway.store.writer import Operation
 
 T = TypeVar("T")
 
@@ -43,3 +50,64 @@ class SqliteThread(aiosqlite.Connection):
         """Run *work* on the thread and return its result."""
         result: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
         return result
+
+
+class SqliteReader:
+    """A `StoreReader` over a read-only connection, which the first read opens."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._executor = ThreadPoolExecutor(1, "store reader")
+        self._connection: SqliteConnection | None = None
+        self._is_closed = False
+
+    async def read(self, operation: Operation[T]) -> T:
+        """Return the result of *operation* (see StoreReader)."""
+        if self._is_closed:
+            raise StoreUnavailable("the journal is closed")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, operation)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(fault_line(self._path, error)) from error
+
+    def while_disconnected(self, work: Callable[[], None]) -> None:
+        """Run *work* between two reads, without a connection.
+
+        A descriptor of the file is closed so: the process gives up its locks on the file then, also those of a
+        connection that is open. Blocks.
+        """
+
+        def run() -> None:
+            self._disconnect()
+            work()
+
+        if self._is_closed:
+            work()
+        else:
+            self._executor.submit(run).result()
+
+    async def close(self) -> None:
+        """Close the connection and end the thread (see StoreReader)."""
+        if not self._is_closed:
+            self._is_closed = True
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._disconnect)
+            self._executor.shutdown(wait=False)
+
+    def _read(self, operation: Operation[T]) -> T:
+        if self._connection is None:
+            address = f"{self._path.absolute().as_uri()}?mode=ro"
+            self._connection = sqlite3.connect(address, uri=True, isolation_level=None, factory=SqliteConnection)
+        try:
+            self._connection.execute("BEGIN")
+            return operation(self._connection)
+        except sqlite3.Error:
+            self._disconnect()
+            raise
+        finally:
+            if self._connection is not None:
+                self._connection.rollback()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -59,7 +59,7 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     await store.transcripts.window("", ANN, lease.session.transcript)
     await store.transcripts.newest("", ANN, 20)
     await store.transcripts.messages("", ANN, lease.session.transcript, 0, 1)
-    await store.transcripts.extent("", ANN, lease.session.transcript)
+    await store.transcripts.end("", ANN, lease.session.transcript)
     await store.transcripts.transcripts("", ANN)
     await store.transcripts.find("", ANN, lease.turn)
     await store.transcripts.rewrite("", lambda raw: raw)

@@ -7,6 +7,8 @@ import os
 import shutil
 import sqlite3
 import stat
+import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
 from datetime import timedelta
@@ -65,6 +67,41 @@ async def test_a_backup_is_of_one_instant_while_others_write(store: SqlStore, tm
     restored = await open_file(target, StoreLimits())
     assert [each.message.text for each in await restored.outbox.undelivered(ANN)] == ["one"]
     await restored.close()
+
+
+async def test_what_is_read_does_not_wait_for_the_writer(store: SqlStore) -> None:
+    """A window, a page of history or a scan sees what was committed while a long operation runs."""
+    await answer(store, said(id="1"), "one")
+    is_read = threading.Event()
+    writing = asyncio.ensure_future(store._engine.writer.submit(lambda _: is_read.wait(30)))
+    async with asyncio.timeout(20):
+        (turn,) = await store.transcripts.newest("", ANN, 10)
+        assert (await store.transcripts.window("", ANN, turn.transcript)).turns == [turn]
+        assert await store.transcripts.scan("") == [turn]
+    is_read.set()
+    assert await writing
+
+
+async def test_a_store_whose_writer_was_opened_again_keeps_its_locks(store: SqlStore, tmp_path: Path) -> None:
+    """Another program does not take its log away, though a scrub's descriptor was closed and a reader was open."""
+    await answer(store, said(id="1"), "one")
+    assert await store.erasing.scrub()
+    assert await store.transcripts.newest("", ANN, 10)
+    fault = sqlite3.OperationalError("disk I/O error")
+    fault.sqlite_errorcode = sqlite3.SQLITE_IOERR
+
+    def fail(_: Database) -> None:
+        raise fault
+
+    with pytest.raises(StoreUnavailable):
+        await store._engine.writer.submit(fail)
+    await answer(store, said(id="2"), "two")
+    other = f"import sqlite3; sqlite3.connect({str(tmp_path / FILE)!r}).execute('PRAGMA user_version').fetchall()"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", other)
+    assert await process.wait() == 0
+    assert (tmp_path / f"{FILE}-wal").stat().st_size
+    await answer(store, said(id="3"), "three")
+    assert len(await store.transcripts.newest("", ANN, 10)) == 3
 
 
 async def test_a_backup_that_cannot_be_written_says_so(store: SqlStore, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from agent.memory.prompt.prompt_snapshot import digest_of
 from agent.memory.storage import transcript_lines as build
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import FileKind, ScopeMove, StoredTurn, TranscriptExtent, TurnRecord
+from gateway.ports import FileKind, ScopeMove, StoredEnd, StoredTurn, TurnRecord
 from gateway.ports.erasure import ErasureFilter
 from gateway.store import transcripts as statements
 from gateway.store.sql_store import SqlStore
@@ -485,7 +485,7 @@ async def test_what_is_left_of_removed_turns_has_no_words(store: SqlStore, is_la
     assert await store.transcripts.remove(SCOPE) == 0
     await commit(store, *given)
     assert await store.transcripts.adopt(SCOPE, ANN, [turn_of(each) for each in given]) == 0
-    for read in ("newest", "since", "scan", "window", "transcripts", "extent", "messages", "find"):
+    for read in ("newest", "since", "scan", "window", "transcripts", "end", "messages", "find"):
         assert turn_name(0) not in str(await READS[read](store.transcripts))
     assert await all_of(store) == []
     assert await store.records.unwritten(-(2**62), 9) == ()
@@ -513,25 +513,22 @@ async def test_old_turns_lapse(store: SqlStore) -> None:
     assert await store.transcripts.lapse(SCOPE, START + timedelta(hours=1), as_it_is) == 0
 
 
-async def test_the_extent_of_a_transcript(store: SqlStore) -> None:
-    """Its bytes, its first and last turn, and what ended it; also of its turns before one of them."""
-    assert await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT) == TranscriptExtent()
+async def test_the_end_of_a_transcript(store: SqlStore) -> None:
+    """Its last turn, and what ended it; also of its turns before one of them."""
+    assert await store.transcripts.end(SCOPE, ANN, TRANSCRIPT) == StoredEnd()
     await commit(store, *talk(3))
     first, second, third = await all_of(store)
-    whole = await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT)
-    assert whole == TranscriptExtent(
-        size=sum(len(each.body) for each in (first, second, third)),
-        first_at=START,
-        last=third.body,
-        last_turn=third.turn,
-    )
-    part = await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT, before=third.seq)
-    assert (part.size, part.last_turn, part.ended) == (len(first.body) + len(second.body), second.turn, "")
+    end = StoredEnd(last=third.body, last_turn=third.turn, last_at=third.at)
+    assert await store.transcripts.end(SCOPE, ANN, TRANSCRIPT) == end
+    end = StoredEnd(last=second.body, last_turn=second.turn, last_at=second.at)
+    assert await store.transcripts.end(SCOPE, ANN, TRANSCRIPT, before=third.seq) == end
+    sizes = [await store.transcripts.size(SCOPE, ANN, TRANSCRIPT, before=seq) for seq in (first.seq, third.seq)]
+    assert sizes == [0, len(first.body) + len(second.body)]
     await commit(store, note("new", 6, new_transcript=NEXT))
     await commit(store, note("late", 6, build.pointer(6)))
-    assert (await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT)).ended == turn_name("new")
-    assert (await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT, before=first.seq)).ended == turn_name("new")
-    assert (await store.transcripts.extent(SCOPE, ANN, NEXT)).ended == ""
+    assert (await store.transcripts.end(SCOPE, ANN, TRANSCRIPT)).ended == turn_name("new")
+    assert (await store.transcripts.end(SCOPE, ANN, TRANSCRIPT, before=first.seq)).ended == turn_name("new")
+    assert (await store.transcripts.end(SCOPE, ANN, NEXT)).ended == ""
 
 
 async def test_a_transcript_of_a_chat_without_a_session_has_ended_with_its_ending(store: SqlStore) -> None:
@@ -539,8 +536,8 @@ async def test_a_transcript_of_a_chat_without_a_session_has_ended_with_its_endin
     ended = turn_of(note("new", 2), new_transcript=NEXT)
     await store.transcripts.adopt(SCOPE, ANN, [turn_of(talk(1)[0]), ended])
     await store.transcripts.adopt(SCOPE, THREAD, [turn_of(exchange(1, 0, key=THREAD))])
-    assert (await store.transcripts.extent(SCOPE, ANN, TRANSCRIPT)).ended == turn_name("new")
-    assert (await store.transcripts.extent(SCOPE, THREAD, TRANSCRIPT)).ended == ""
+    assert (await store.transcripts.end(SCOPE, ANN, TRANSCRIPT)).ended == turn_name("new")
+    assert (await store.transcripts.end(SCOPE, THREAD, TRANSCRIPT)).ended == ""
 
 
 async def heads(store: SqlStore, after: Mapping[SessionKey, int]) -> dict[str, str]:
@@ -830,7 +827,8 @@ READS: dict[str, Callable[[SqlTranscripts], Awaitable[object]]] = {
     "find": lambda store: store.find(SCOPE, ANN, "tcanary0"),
     "transcripts": lambda store: store.transcripts(SCOPE, ANN),
     "scan": lambda store: store.scan(SCOPE),
-    "extent": lambda store: store.extent(SCOPE, ANN, TRANSCRIPT),
+    "end": lambda store: store.end(SCOPE, ANN, TRANSCRIPT),
+    "size": lambda store: store.size(SCOPE, ANN, TRANSCRIPT, before=2**62),
     "stale_files": lambda store: store.stale_files(SCOPE),
     "heads": lambda store: store.heads(SCOPE, {}),
     "sessions": lambda store: store.sessions(SCOPE),

@@ -299,10 +299,10 @@ async def test_a_chat_without_a_session_goes_on(tmp_path: Path) -> None:
     assert await adopt(tmp_path, records) == 5
     [*_, last] = await stored(records)
     assert last.new_transcript == ""
-    assert (await records.transcripts.extent(SCOPE, ANN, TRANSCRIPT)).ended == ""
+    assert (await records.transcripts.end(SCOPE, ANN, TRANSCRIPT)).ended == ""
     [*_, last] = await stored(records, THREAD)
     assert (last.turn, bool(last.new_transcript)) == (turn_name("n1"), True)
-    assert (await records.transcripts.extent(SCOPE, THREAD, SECOND)).ended == turn_name("n1")
+    assert (await records.transcripts.end(SCOPE, THREAD, SECOND)).ended == turn_name("n1")
 
 
 async def test_twice_is_once(tmp_path: Path) -> None:

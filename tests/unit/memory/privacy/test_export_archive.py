@@ -36,7 +36,7 @@ def test_every_zip_fits_and_every_file_is_somewhere(files: list[tuple[int, bool,
         f"files/{n} {name.replace(chr(0), '').encode('utf-8', 'replace').decode()}": content(n, size, is_noise=noise)
         for n, (size, noise, name) in enumerate(files)
     }
-    found = (ArchiveMember(name, len(data), partial(bytes, data)) for name, data in given_files.items())
+    found = (ArchiveMember(name, partial(bytes, data)) for name, data in given_files.items())
     told: list[PackedArchives] = []
 
     def about(packed: PackedArchives) -> str:
@@ -69,7 +69,7 @@ def test_what_others_said_is_in_no_export(tmp_path: Path) -> None:
     head = {"v": 1, "kind": "head", "transcript": "x", "key": "pocket:ann", "created": "2026-11-22T10:00:00Z"}
     raw = {"entry": "e", "session": "pocket:ann", "i": 0, "message": line | foreign}
     transcript = f"{json.dumps(head)}\n{json.dumps(line | foreign)}\n".encode()
-    conversations = [ArchiveMember("k.jsonl", len(transcript), lambda: transcript)]
+    conversations = [ArchiveMember("k.jsonl", lambda: transcript)]
     documents = {"raw.jsonl": f"{json.dumps(raw)}\n".encode()}
     rows = [
         {
