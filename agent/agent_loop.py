@@ -18,8 +18,6 @@ from agent.call_review import WAITING, CallResult
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall
-from agent.loop_context import LoopContext
-from agent.memory.prompt.conversation import Conversation
 from agent.reminders.reminder_access import ReminderAccess
 from agent.task_group import task_group
 from agent.tools.result_pages import ToolResultPages
@@ -29,7 +27,7 @@ from agent.tools.tool import ScopedRecall, ToolContext, ToolKind
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn import Turn
-from agent.turn_draft import StagedEffects, TurnDraft
+from agent.turn_draft import StagedEffects
 from agent.turn_memory import TurnMemoryTools
 from gateway.errors import ContextOverflow, FailureCause, FileUnavailable, ModelFailed, ToolFailed
 from gateway.events import InboundKind, InboundMessage, SessionKey
@@ -78,16 +76,14 @@ class StepStore(Protocol):
 class CallReview(Protocol):
     """Decides about tool calls before they run."""
 
-    async def review(self, context: LoopContext, call: ToolCall) -> CallResult | None:
+    async def review(self, turn: Turn, call: ToolCall) -> CallResult | None:
         """Return the result of a call that must not run now; None for one that runs, which is counted."""
 
 
 class MessageRenderer(Protocol):
     """Renders messages that arrive during a turn."""
 
-    async def render_messages(
-        self, draft: TurnDraft, rows: Sequence[InboxRow], turn: Turn, conversation: Conversation
-    ) -> list[Line]:
+    async def render_messages(self, turn: Turn, rows: Sequence[InboxRow]) -> list[Line]:
         """Return the transcript lines of *rows*."""
 
 
@@ -117,29 +113,29 @@ def _request_of(allowed: ToolQuestion) -> ChatReply:
     return ChatReply(text="", tool_calls=(allowed.call,), model="", tokens=TokenUsage(), cost=None)
 
 
-def _take_written(context: LoopContext, reply: ChatReply) -> ChatReply | None:
+def _take_written(turn: Turn, reply: ChatReply) -> ChatReply | None:
     """Return *reply* with the calls that it wrote as text, if they may run; None if it must be asked for again.
 
     The author of any text that the model reads can have it repeat a call as text. So a call counts only from a model
     that is known to write its calls so, as the whole answer, before text of third parties is read, and only to look.
     """
-    written, toolbox = reply.written, context.turn.profile.toolbox
+    written, toolbox = reply.written, turn.profile.toolbox
     if written is None:
         return reply
-    is_safe = written.is_expected and written.is_whole and not context.draft.is_tainted
+    is_safe = written.is_expected and written.is_whole and not turn.draft.is_tainted
     if not is_safe or not all(toolbox.kind_of(call) is ToolKind.LOOK for call in written.calls):
         return None
     return replace(reply, text="", tool_calls=written.calls, written=None)
 
 
-def _reached_limit(context: LoopContext, batch: Sequence[ToolCall], call: ToolCall) -> str:
+def _reached_limit(turn: Turn, batch: Sequence[ToolCall], call: ToolCall) -> str:
     """Return why *call* exceeds the limit of its kind in one turn, for the model to read; "" if it does not."""
-    toolbox = context.turn.profile.toolbox
+    toolbox = turn.profile.toolbox
     kind = toolbox.kind_of(call)
     limit = _KIND_LIMITS.get(kind) if kind is not None else None
     if limit is None:
         return ""
-    earlier = [*context.draft.finished_calls, *batch[: batch.index(call)]]
+    earlier = [*turn.draft.finished_calls, *batch[: batch.index(call)]]
     if sum(toolbox.kind_of(each) is kind for each in earlier) < limit:
         return ""
     return f"not run: the limit of {limit} calls of this kind for one answer is reached"
@@ -205,48 +201,48 @@ class AgentLoop:
         loop._steer = True  # noqa: SLF001
         return loop
 
-    async def think(self, context: LoopContext) -> LoopResult:
+    async def think(self, turn: Turn) -> LoopResult:
         """Return exactly one answer, failure or exceeded cap, whatever the model does."""
         detector = LoopDetector()
-        was_repeated = [detector.is_repeated(call) for call in context.draft.finished_calls]
+        was_repeated = [detector.is_repeated(call) for call in turn.draft.finished_calls]
         try:
-            return await self._run_rounds(context, detector, is_last=any(was_repeated))
+            return await self._run_rounds(turn, detector, is_last=any(was_repeated))
         except ModelFailed as error:
-            log.warning("turn.model_failed", turn=context.turn.id, error=type(error).__name__)
+            log.warning("turn.model_failed", turn=turn.id, error=type(error).__name__)
             return LoopResult("", failure_of(error), cause=error.cause)
         except CapReached as reached:
-            log.info("turn.capped", turn=context.turn.id, cap=str(reached))
+            log.info("turn.capped", turn=turn.id, cap=str(reached))
             return LoopResult("", exceeded_cap=reached.exceeded)
 
-    async def _run_rounds(self, context: LoopContext, detector: LoopDetector, *, is_last: bool) -> LoopResult:
-        turn, draft = context.turn, context.draft
+    async def _run_rounds(self, turn: Turn, detector: LoopDetector, *, is_last: bool) -> LoopResult:
+        draft = turn.draft
         if (allowed := turn.allowed) is not None and not draft.has_calls:  # the turn begins with the stored call
             await self._store.step(turn.lease, *draft.take_opening(), draft.model(_request_of(allowed)))
-        is_last = await self._run_calls(context, detector) or is_last
-        await self._add_messages(context, draft.unseen_rows)
+        is_last = await self._run_calls(turn, detector) or is_last
+        await self._add_messages(turn, draft.unseen_rows)
         while True:
             is_growing = self._merges and not draft.has_calls and _may_grow(turn)
-            reply = await (self._request_while_growing(context) if is_growing else self._request(context))
+            reply = await (self._request_while_growing(turn) if is_growing else self._request(turn))
             if reply.written is not None:
-                reply = _take_written(context, reply) or await self._request(context, is_again=True)
-                reply = _take_written(context, reply) or reply
+                reply = _take_written(turn, reply) or await self._request(turn, is_again=True)
+                reply = _take_written(turn, reply) or reply
             if is_last or not reply.tool_calls:
                 if reply.text.strip():
                     return LoopResult(reply.text, ending=reply.ending)
                 name = "loop" if reply.tool_calls else "empty" if reply.written is None else "written_call"
                 return LoopResult("", BY_NAME[name])
             await self._store.step(turn.lease, *draft.take_opening(), draft.model(reply))
-            is_last = await self._run_calls(context, detector)
+            is_last = await self._run_calls(turn, detector)
             if self._steer and not is_last:
-                await self._add_messages(context, await self._store.steer(turn.lease))
+                await self._add_messages(turn, await self._store.steer(turn.lease))
 
-    async def _request_while_growing(self, context: LoopContext) -> ChatReply:
+    async def _request_while_growing(self, turn: Turn) -> ChatReply:
         """Ask, and ask again with what the sender writes within a moment of the turn's start.
 
         A thought in three messages, or a comment and a forward, is one question. Nothing is waited for where one
         message comes alone, and nothing is taken in once a part of the answer was shown.
         """
-        turn, loop = context.turn, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         until, arrived = loop.time() + _GROWS_FOR, asyncio.Event()
         is_theirs = True  # everything that came behind the turn
         request: asyncio.Timeout | None = None  # that runs
@@ -261,7 +257,7 @@ class AgentLoop:
             arrived.set()
             # One that was cancelled takes a moment to end, in which more may be written.
             is_running = request is not None and not request.expired()
-            if request is not None and is_running and loop.time() < until and not context.draft.streamed:
+            if request is not None and is_running and loop.time() < until and not turn.draft.streamed:
                 request.reschedule(loop.time())
 
         with self._store.watch_messages(turn.key, note):
@@ -270,17 +266,17 @@ class AgentLoop:
                 if is_asked:
                     try:
                         async with asyncio.timeout(None) as request:
-                            return await self._request(context)
+                            return await self._request(turn)
                     except TimeoutError:
                         if request is None or not request.expired():
                             raise
                     finally:
                         request = None
-                if not await self._take_in(context, arrived, until) and is_asked:
+                if not await self._take_in(turn, arrived, until) and is_asked:
                     break  # it was deleted, or an edit has made it a command: asking again would gain nothing more
-        return await self._request(context)
+        return await self._request(turn)
 
-    async def _take_in(self, context: LoopContext, arrived: asyncio.Event, until: float) -> bool:
+    async def _take_in(self, turn: Turn, arrived: asyncio.Event, until: float) -> bool:
         """Add what the sender writes until they pause, or the time *until* comes; return False if there is nothing.
 
         The messages wait in the queue until then, so that a /stop, an edit or a deletion finds them there.
@@ -294,45 +290,45 @@ class AgentLoop:
             except TimeoutError:
                 break
         arrived.clear()
-        while len(rows) < _MOST_TAKEN_IN and (taken := await self._store.steer(context.turn.lease)):
+        while len(rows) < _MOST_TAKEN_IN and (taken := await self._store.steer(turn.lease)):
             rows += taken
-        await self._add_messages(context, rows)
+        await self._add_messages(turn, rows)
         return bool(rows)
 
-    async def _request(self, context: LoopContext, *, is_again: bool = False) -> ChatReply:
+    async def _request(self, turn: Turn, *, is_again: bool = False) -> ChatReply:
         """Ask with a prompt that fits; shrink one that the model refuses as too long, up to a few times.
 
         A large prompt that is refused for no known reason is shrunk once. *is_again*: the last answer was a tool call
         written as text.
         """
-        model = context.turn.profile.model
+        model = turn.profile.model
         # Read before each request: the last reply may have calibrated the estimate.
         token_limit = await model.prompt_limit()
         was_tried = False
         for attempt in range(_SHRINK_ATTEMPTS):
-            await self._shrink(context, token_limit)
-            weight = context.prompt.weight
+            await self._shrink(turn, token_limit)
+            weight = turn.prompt.weight
             try:
-                return await self._request_once(context, is_again=is_again)
+                return await self._request_once(turn, is_again=is_again)
             except ContextOverflow:
                 # The client has learned from it; a fallback model may take even less.
                 smaller = weight * 3 // 4 if attempt == 0 else weight // 2
                 token_limit = min(await model.prompt_limit(), smaller)
-                if not await self._shrink(context, token_limit):
+                if not await self._shrink(turn, token_limit):
                     raise
             except ModelFailed as error:
                 if was_tried or not error.is_unexplained or 2 * weight <= token_limit:
                     raise
                 was_tried, token_limit = True, weight // 2
-                if not await self._shrink(context, token_limit):
+                if not await self._shrink(turn, token_limit):
                     raise
-        return await self._request_once(context, is_again=is_again)
+        return await self._request_once(turn, is_again=is_again)
 
-    async def _request_once(self, context: LoopContext, *, is_again: bool) -> ChatReply:
-        turn, messages = context.turn, context.prompt.messages
+    async def _request_once(self, turn: Turn, *, is_again: bool) -> ChatReply:
+        messages = turn.prompt.messages
         if is_again:
             messages = [*messages, {"role": "user", "content": _WRITTEN}]
-        if context.prompt.may_have_pictures:
+        if turn.prompt.may_have_pictures:
             messages = await self._images.inline(messages, turn.scope)
         request = ChatRequest(
             messages=messages,
@@ -341,39 +337,39 @@ class AgentLoop:
             account=turn.account,
             language=turn.language,
             chat=str(turn.key),
-            weight=context.prompt.weight,
+            weight=turn.prompt.weight,
             effort=turn.profile.effort,
         )
 
-        context.draft.find_links = links = context.find_links()
+        turn.draft.find_links = links = turn.find_links()
 
         def show(text: str) -> None:
-            context.draft.streamed = text if text.strip() else context.draft.streamed
-            context.preview.show(text, links)
+            turn.draft.streamed = text if text.strip() else turn.draft.streamed
+            turn.preview.show(text, links)
 
-        async with context.running.pause():
-            reply = await turn.profile.model.complete(request, sink=show if context.is_watched else None)
+        async with turn.pause():
+            reply = await turn.profile.model.complete(request, sink=show if turn.is_watched else None)
         text = self._redact(reply.text)
         return reply if text == reply.text else replace(reply, text=text)
 
-    async def _shrink(self, context: LoopContext, token_limit: int) -> bool:
+    async def _shrink(self, turn: Turn, token_limit: int) -> bool:
         """Make the prompt fit and record how; return False if it fits already or cannot be made smaller."""
-        prompt = context.prompt
+        prompt = turn.prompt
         before = prompt.weight
         lines = prompt.shrinking_lines(token_limit)
         if not lines:
             return False
-        step = context.draft.shrink(lines)
+        step = turn.draft.shrink(lines)
         prompt.reload()
-        log.info("turn.prompt_shrunk", turn=context.turn.id, limit=token_limit, before=before, after=prompt.weight)
+        log.info("turn.prompt_shrunk", turn=turn.id, limit=token_limit, before=before, after=prompt.weight)
         if step is not None:
-            await self._store.step(context.turn.lease, step)
+            await self._store.step(turn.lease, step)
         return prompt.weight < before
 
-    async def _run_calls(self, context: LoopContext, detector: LoopDetector) -> bool:
+    async def _run_calls(self, turn: Turn, detector: LoopDetector) -> bool:
         """Run the tool calls that have no result yet; return True if the model must answer now."""
-        draft, is_last = context.draft, False
-        toolbox = context.turn.profile.toolbox
+        draft, is_last = turn.draft, False
+        toolbox = turn.profile.toolbox
         for batch in toolbox.batches(draft.open_calls):
             results: dict[str, CallResult] = {}
             for n, call in enumerate(batch, len(draft.finished_calls)):
@@ -383,10 +379,10 @@ class AgentLoop:
                     results[call.id], is_last = CallResult(_AGAIN, rule=RefusalRule.REPEATED), True
                 elif draft.questions and toolbox.has_effects(call):
                     results[call.id] = CallResult(f"not run: {WAITING}", rule=RefusalRule.WAITING)
-                elif limit := _reached_limit(context, batch, call):
+                elif limit := _reached_limit(turn, batch, call):
                     results[call.id] = CallResult(limit, rule=RefusalRule.LIMIT)
             left = [call for call in batch if call.id not in results]
-            results |= await self._run_batch(context, left)
+            results |= await self._run_batch(turn, left)
             steps: list[TurnStep] = []
             for call in batch:
                 each = results[call.id]
@@ -402,48 +398,48 @@ class AgentLoop:
                     rule=each.rule or "",
                 )
                 steps.append(step)
-            await self._store.step(context.turn.lease, *steps)
+            await self._store.step(turn.lease, *steps)
         return is_last or bool(draft.questions) or len(draft.finished_calls) >= self._max_calls
 
-    async def _run_batch(self, context: LoopContext, calls: Sequence[ToolCall]) -> Mapping[str, CallResult]:
+    async def _run_batch(self, turn: Turn, calls: Sequence[ToolCall]) -> Mapping[str, CallResult]:
         """Run *calls*, a few at once, and return their results by call id."""
         if len(calls) == 1:
-            return {calls[0].id: await self._run_call(context, calls[0])}
+            return {calls[0].id: await self._run_call(turn, calls[0])}
         permits = asyncio.Semaphore(_AT_ONCE)
 
         async def run(call: ToolCall) -> CallResult:
             async with permits:
-                return await self._run_call(context, call)
+                return await self._run_call(turn, call)
 
         async with task_group() as tasks:
             running = {call.id: tasks.create_task(run(call), name=f"tool {call.name}") for call in calls}
         return {name: task.result() for name, task in running.items()}
 
-    async def _run_call(self, context: LoopContext, call: ToolCall) -> CallResult:
+    async def _run_call(self, turn: Turn, call: ToolCall) -> CallResult:
         """Run *call*, unless it is refused or asked about, and return its result."""
-        turn, draft, toolbox = context.turn, context.draft, context.turn.profile.toolbox
-        if (decided := await self._reviewer.review(context, call)) is not None:
+        draft, toolbox = turn.draft, turn.profile.toolbox
+        if (decided := await self._reviewer.review(turn, call)) is not None:
             return decided
         if not toolbox.is_repeatable(call.name):
             await self._store.step(turn.lease, draft.intent(call))
         effects = StagedEffects()
-        context.show_call(call)
+        turn.show_call(call)
         try:
-            outcome = await toolbox.run(call, self._tool_context(context, call, effects))
+            outcome = await toolbox.run(call, self._tool_context(turn, call, effects))
         finally:
-            context.end_call(call)
+            turn.end_call(call)
         effects.sources = encode_sources(outcome.sources)
         text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects, is_cut=outcome.is_cut)
-        notes = await self._send_files(context, outcome.files, effects)
+        notes = await self._send_files(turn, outcome.files, effects)
         if outcome.picture is not None:
-            notes.append(await self._show_picture(context, call, outcome.picture, effects))
+            notes.append(await self._show_picture(turn, call, outcome.picture, effects))
         text = "\n".join([text + effects.footer, *notes])
         is_untrusted = outcome.is_untrusted or effects.is_untrusted
         return CallResult(text, effects, is_untrusted=is_untrusted, is_error=outcome.is_error)
 
-    async def _send_files(self, context: LoopContext, files: Sequence[ResultFile], effects: StagedEffects) -> list[str]:
+    async def _send_files(self, turn: Turn, files: Sequence[ResultFile], effects: StagedEffects) -> list[str]:
         """Stage the files of a result; return a line about each for the model."""
-        send, notes = context.bind_files(self._outgoing, effects), list[str]()
+        send, notes = turn.bind_files(self._outgoing, effects), list[str]()
         for file in files:
             try:
                 sent = await send.send_bytes(file.name, file.data)
@@ -452,35 +448,33 @@ class AgentLoop:
                 notes.append(f"(a file of the result is not sent: {error})")
         return notes
 
-    async def _show_picture(
-        self, context: LoopContext, call: ToolCall, picture: ResultPicture, effects: StagedEffects
-    ) -> str:
+    async def _show_picture(self, turn: Turn, call: ToolCall, picture: ResultPicture, effects: StagedEffects) -> str:
         """Store the picture of a result for the prompt; return a line about it for the model."""
         # Calls run side by side: each counts before it waits for anything.
-        if len(context.pictured | context.draft.pictured_calls) >= MOST_PICTURES:
+        if len(turn.pictured | turn.draft.pictured_calls) >= MOST_PICTURES:
             return f"(not shown to you: at most {MOST_PICTURES} pictures of results in one turn)"
-        context.pictured.add(call.id)
+        turn.pictured.add(call.id)
         try:
-            seen = await self._see(context.turn.scope, context.turn.key, picture.data)
+            seen = await self._see(turn.scope, turn.key, picture.data)
         except FileUnavailable as error:
             note = str(error)
         except OSError as error:
-            log.warning("tool.picture_not_stored", turn=context.turn.id, error=error.strerror)
+            log.warning("tool.picture_not_stored", turn=turn.id, error=error.strerror)
             note = "it could not be stored"
         else:
             name = f"picture.{seen['seen']['media_type'].rpartition('/')[2]}"
             effects.pictures.append({"kind": "image", "name": name, "caption": picture.source, **seen})
             return "(the picture comes after the results)"
-        context.pictured.discard(call.id)
+        turn.pictured.discard(call.id)
         return f"(the picture is not shown to you: {note})"
 
-    def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
-        turn, draft = context.turn, context.draft
+    def _tool_context(self, turn: Turn, call: ToolCall, effects: StagedEffects) -> ToolContext:
+        draft = turn.draft
         is_tainted = draft.is_tainted_call(call)
 
         def progress(text: str, step: int = 0, of: int = 0) -> None:
-            if call.id in context.calls:  # a call that was left behind after its timeout shows nothing
-                context.show_call(call, _format_progress(self._redact(text), step, of))
+            if turn.is_running(call):  # a call that was left behind after its timeout shows nothing
+                turn.show_call(call, _format_progress(self._redact(text), step, of))
 
         return ToolContext(
             account=turn.account,
@@ -499,12 +493,12 @@ class AgentLoop:
             remember=effects.keep,
             is_tainted=is_tainted,
             edit=self._memory_tools.bind_edit(turn, call.id, effects, is_tainted=is_tainted),
-            read_page=self._pages.bind(turn.scope, context.all_lines, effects),
+            read_page=self._pages.bind(turn.scope, turn.all_lines, effects),
             ask_to_erase=self._memory_tools.bind_erasure(turn, effects),
             files=TurnFiles(
                 services=self._files,
                 scope=turn.scope,
-                lines=context.all_lines,
+                lines=turn.all_lines,
                 key=f"{turn.id} {call.id}",
                 zone=turn.zone,
                 prefix=command_prefix(turn.language),
@@ -520,11 +514,11 @@ class AgentLoop:
                 effects.taint,
                 lambda: draft.jobs(turn.account.name, self._now(), turn.scope),
             ),
-            send=context.bind_files(self._outgoing, effects),
+            send=turn.bind_files(self._outgoing, effects),
         )
 
-    async def _add_messages(self, context: LoopContext, rows: Sequence[InboxRow]) -> None:
+    async def _add_messages(self, turn: Turn, rows: Sequence[InboxRow]) -> None:
         """Add messages of the sender to the running turn."""
         if rows:
-            lines = await self._assembler.render_messages(context.draft, rows, context.turn, context.conversation)
-            await self._store.step(context.turn.lease, *context.draft.take_opening(), context.draft.steer(rows, lines))
+            lines = await self._assembler.render_messages(turn, rows)
+            await self._store.step(turn.lease, *turn.draft.take_opening(), turn.draft.steer(rows, lines))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from agent.files.outgoing_files import OutgoingFiles
 from agent.llm.chat_model import ToolCall
-from agent.loop_context import LoopContext
 from agent.prompt_assembly import clean_name
 from agent.tools.rights import CallVerdict, RefusalRule
 from agent.tools.standing_decisions import StandingDecisions
@@ -51,9 +50,9 @@ class CallReviewer:
         self._caps = caps
         self._now = now
 
-    async def review(self, context: LoopContext, call: ToolCall) -> CallResult | None:
+    async def review(self, turn: Turn, call: ToolCall) -> CallResult | None:
         """Return the result of a call that must not run now; None for one that runs, which is counted."""
-        turn, draft, toolbox = context.turn, context.draft, context.turn.profile.toolbox
+        draft, toolbox = turn.draft, turn.profile.toolbox
         if not toolbox.is_repeatable(call.name):
             if call.id in draft.intents:
                 return CallResult(OUTCOME_UNKNOWN)
@@ -62,7 +61,7 @@ class CallReviewer:
         decisions = await self._decisions_about(turn, call)
         # From here on nothing waits until the call is counted, where one gateway counts: calls that run side by side
         # stay below the cap. Of several gateways, the count itself says whether the call still may run.
-        kind, facts = toolbox.kind_of(call), self._facts(context, call, decisions)
+        kind, facts = toolbox.kind_of(call), self._facts(turn, call, decisions)
         verdict = toolbox.review(call, facts)
         if kind is not None and not verdict.refusal and verdict.question is None:
             exceeded = await self._caps.count(
@@ -80,27 +79,27 @@ class CallReviewer:
                 self._caps.note_refusal(kind)
             return CallResult(verdict.refusal, rule=verdict.rule)
         if verdict.question is not None:
-            return await self._ask(context, call, verdict)
+            return await self._ask(turn, call, verdict)
         return None
 
-    async def verdict(self, context: LoopContext, call: ToolCall) -> CallVerdict:
+    async def verdict(self, turn: Turn, call: ToolCall) -> CallVerdict:
         """Return whether *call* may run, without any effect: nothing is counted, staged or asked."""
-        decisions = await self._decisions_about(context.turn, call)
-        return context.turn.profile.toolbox.verdict(call, self._facts(context, call, decisions))
+        decisions = await self._decisions_about(turn, call)
+        return turn.profile.toolbox.verdict(call, self._facts(turn, call, decisions))
 
-    def _facts(self, context: LoopContext, call: ToolCall, decisions: Mapping[tuple[str, str, str], bool]) -> CallFacts:
-        turn, allowed = context.turn, context.turn.allowed
+    def _facts(self, turn: Turn, call: ToolCall, decisions: Mapping[tuple[str, str, str], bool]) -> CallFacts:
+        allowed = turn.allowed
         kind = turn.profile.toolbox.kind_of(call)
-        exceeded = None if kind is None else self._caps.exceeded(kind, turn.accounts, call=context.draft.call_key(call))
+        exceeded = None if kind is None else self._caps.exceeded(kind, turn.accounts, call=turn.draft.call_key(call))
         return CallFacts(
             role=turn.role,
             chat_kind=turn.message.chat_kind,
             is_untyped=_is_untyped(turn),
-            is_tainted=context.draft.is_tainted_call(call),
+            is_tainted=turn.draft.is_tainted_call(call),
             turn=turn.id,
             call=call.id,
             sender=turn.message.sender.id,
-            lines=context.all_lines,
+            lines=turn.all_lines,
             can_attach=self._outgoing.can_send(turn.key),
             exceeded_limit=exceeded.limit if exceeded is not None else 0,
             decisions=decisions,
@@ -113,13 +112,13 @@ class CallReviewer:
             return {}
         return await self._decisions.verdicts(turn.scope, turn.key, turn.account.name)
 
-    async def _ask(self, context: LoopContext, call: ToolCall, verdict: CallVerdict) -> CallResult:
+    async def _ask(self, turn: Turn, call: ToolCall, verdict: CallVerdict) -> CallResult:
         """Stage the question about *call*, with a file if its arguments are long; return the call's result."""
         effects = StagedEffects()
-        question = self._question(context.turn, call, verdict)
+        question = self._question(turn, call, verdict)
         if question.attached:
             try:
-                await context.bind_files(self._outgoing, effects)(question.file_name, question.attached)
+                await turn.bind_files(self._outgoing, effects)(question.file_name, question.attached)
             except ToolFailed as error:
                 text = f"not run: a person must be shown the whole call, and {error}"
                 return CallResult(text, effects, rule=RefusalRule.LENGTH)

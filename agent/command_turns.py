@@ -12,13 +12,12 @@ from agent.memory.jobs.approval_questions import question
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
 from agent.tools.tool_questions import ToolQuestion, denial_prefix, jobs_prefix
-from agent.turn import RunningTurn, Turn
-from agent.turn_draft import TurnDraft
+from agent.turn import Turn
 from agent.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
-from gateway.ports import AuditEntry, Line, MessageOutcome, TurnCommit
+from gateway.ports import AuditEntry, Line, MessageOutcome
 from gateway.text import append_commands
 
 
@@ -28,87 +27,81 @@ class CommandTurnRunner:
     def __init__(self, services: TurnServices) -> None:
         self._services = services
 
-    async def run_command(self, running: RunningTurn, turn: Turn, command: ParsedCommand) -> None:
+    async def run_command(self, turn: Turn, command: ParsedCommand) -> MessageOutcome:
         """Run a command that waited in the session queue."""
         services = self._services
-        conversation = await services.load_conversation(turn)
+        await services.load_conversation(turn)
         reply = await services.router.run(command, self._context(turn, command))
-        draft = TurnDraft(turn.lease)
-        for row in turn.lease.notes:
-            draft.add(services.assembler.note(draft, row, turn.zone, conversation.speaker_names))
-        draft.add(self._command_line(turn, reply))
-        await services.commit(
-            running,
+        services.add_notes(turn)
+        return await self._finish(
             turn,
-            conversation,
-            draft,
-            MessageOutcome.ANSWERED,
-            _outbound(turn, reply),
-            ends=(*reply.ends, *(_ended_by_new(turn) if reply.new_transcript else ())),
-            jobs=reply.jobs,
-            advances=reply.advances,
-            audit=self._audit(turn, reply.audit, reply.outcome, reply.whom),
+            reply,
+            ends=_ended_by_new(turn) if reply.new_transcript else (),
             new_transcript=new_transcript() if reply.new_transcript else "",
         )
-        if reply.new_transcript:
-            services.conversations.forget(turn.key)
 
-    async def run_question(self, running: RunningTurn, turn: Turn, scope: str) -> None:
+    async def run_question(self, turn: Turn, scope: str) -> MessageOutcome:
         """Ask about the changes of *scope* that wait for approval here; say nothing if none is left to ask about."""
         services, staging = self._services, self._services.commands.staging
-        conversation = await services.load_conversation(turn)
+        await services.load_conversation(turn)
         # A session whose scope has changed (an account was unlinked) must not learn about the other scope.
         is_here = scope == turn.scope == turn.lease.session.scope
         pending = await staging.pending_changes(scope) if is_here else []
         # Changes that an earlier attempt of this very turn noted before a crash were not asked about.
         unasked = [each for each in pending if each.session == str(turn.key) and each.asked in ("", turn.id)]
-        draft = TurnDraft(turn.lease)
-        for row in turn.lease.notes:
-            draft.add(services.assembler.note(draft, row, turn.zone, conversation.speaker_names))
+        services.add_notes(turn)
         outbound: tuple[OutboundMessage, ...] = ()
         if unasked:
             text, buttons = question(unasked, turn.language, is_shared=turn.is_shared)
             await staging.note_asked(scope, [each.name for each in unasked], turn.id)
-            draft.add(build.notice(turn.id, append_commands(text, buttons), services.now()))
+            turn.draft.add(build.notice(turn.id, append_commands(text, buttons), services.now()))
             outbound = build_reply(turn, text, OutboundKind.NOTICE, choices=buttons)
-        await services.commit(running, turn, conversation, draft, MessageOutcome.ANSWERED, outbound)
+        return await services.finish(turn, MessageOutcome.ANSWERED, outbound)
 
     async def run_control(self, turn: Turn) -> None:
         """Run a control command, unless its sender may no longer write."""
         command = self._services.router.parse(turn.message)
         if not turn.is_admitted:
             reply = CommandReply(text=translate("commands.revoked", turn.language), is_private=True)
-            audit = self.audit_unfinished(turn, MessageOutcome.REFUSED)
-            await self._settle(turn, reply, MessageOutcome.REFUSED, audit)
+            await self._finish(turn, reply, MessageOutcome.REFUSED)
             return
         reply = CommandReply(text=translate("commands.button_gone", turn.language), is_private=True)
         if command is not None:
             reply = await self._services.router.run(command, self._context(turn, command))
-        audit = self._audit(turn, reply.audit, reply.outcome, reply.whom)
-        await self._settle(turn, reply, MessageOutcome.ANSWERED, audit)
+        await self._finish(turn, reply)
 
     async def dead_letter_control(self, turn: Turn) -> None:
         """Commit a control command that failed as dead-lettered, and notify its sender."""
         reply = CommandReply(text=failure_line(BY_NAME["bug"], short_turn_id(turn.id), turn.language))
-        self._services.meter.count("turn_failures", failure="bug")
-        audit = self.audit_unfinished(turn, MessageOutcome.DEAD)
-        await self._settle(turn, reply, MessageOutcome.DEAD, audit, failure="bug")
+        await self._finish(turn, reply, MessageOutcome.DEAD, failure="bug")
 
-    async def _settle(
-        self, turn: Turn, reply: CommandReply, outcome: MessageOutcome, audit: AuditEntry | None, failure: str = ""
-    ) -> None:
-        draft = TurnDraft(turn.lease)
-        draft.add(self._command_line(turn, reply))
-        record = draft.record(outcome, self._services.now(), scope=turn.scope, failure=failure)
-        commit = TurnCommit(
-            record=record,
-            outbound=_outbound(turn, reply),
-            ends=reply.ends,
+    async def _finish(
+        self,
+        turn: Turn,
+        reply: CommandReply,
+        outcome: MessageOutcome = MessageOutcome.ANSWERED,
+        *,
+        failure: str = "",
+        ends: tuple[str, ...] = (),
+        new_transcript: str = "",
+    ) -> MessageOutcome:
+        """Commit *reply*, the result of a command, or what is said of one that was not run to its end."""
+        if outcome is MessageOutcome.ANSWERED:
+            audit = self._audit(turn, reply.audit, reply.outcome, reply.whom)
+        else:
+            audit = self.audit_unfinished(turn, outcome)
+        turn.draft.add(self._command_line(turn, reply))
+        return await self._services.finish(
+            turn,
+            outcome,
+            _outbound(turn, reply),
+            failure=failure,
+            ends=(*reply.ends, *ends),
             jobs=reply.jobs,
             advances=reply.advances,
             audit=audit,
+            new_transcript=new_transcript,
         )
-        await self._services.journal.settle(turn.row, commit)
 
     def audit_unfinished(self, turn: Turn, outcome: MessageOutcome) -> AuditEntry | None:
         """Return the audit line of a command that did not end by itself; None if it decides nothing.

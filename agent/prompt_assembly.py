@@ -74,27 +74,27 @@ class PromptAssembler:
         self._auto_recall = auto_recall
         self._outbox = outbox
 
-    async def assemble(
-        self, draft: TurnDraft, turn: Turn, conversation: Conversation, *, is_stopped: bool = False
-    ) -> list[Mapping[str, Any]]:
-        """Open the draft, unless an earlier attempt did, and return the system prompt and the history.
+    async def assemble(self, turn: Turn, *, is_stopped: bool = False) -> None:
+        """Open the turn's draft, unless an earlier attempt did, and set its prompt.
 
         For a turn that *is_stopped* nothing is downloaded, read or searched.
         """
+        draft, conversation = turn.draft, turn.conversation
         if not draft.is_resumed:
-            await self._open_draft(draft, turn, conversation, is_stopped=is_stopped)
+            await self._open_draft(turn, is_stopped=is_stopped)
         snapshot = conversation.snapshot_with(draft.lines, draft.blobs)
         known = conversation.system_prompt
         if known is None or known[0] is not snapshot:
             known = conversation.system_prompt = (snapshot, system_prompt(snapshot))
-        return [{"role": "system", "content": known[1]}, *conversation.messages_with(draft.lines)]
+        turn.set_prompt([{"role": "system", "content": known[1]}, *conversation.messages_with(draft.lines)])
 
-    async def _open_draft(self, draft: TurnDraft, turn: Turn, conversation: Conversation, *, is_stopped: bool) -> None:
+    async def _open_draft(self, turn: Turn, *, is_stopped: bool) -> None:
+        draft, conversation = turn.draft, turn.conversation
         rows, notes, profile = turn.lease.rows, turn.lease.notes, turn.profile
         background: tuple[InboundMessage, ...] = ()
         recalled: Mapping[str, Any] = {}
         if (turn.is_shared or turn.key.thread) and not is_stopped:
-            background = await self._read_background(draft, turn.message, conversation)
+            background = await self._read_background(turn)
         if (start := _answered_start(turn.message, background)) is not None:
             background = background[1:]
             rows = (replace(rows[0], message=_quoting(turn.message, start)), *rows[1:])
@@ -116,21 +116,15 @@ class PromptAssembler:
             facts = [facts_in(replaced), *facts[1:]]
         rewinds = [] if replaced is None else [build.rewind(replaced["i"], at)]
         lines = [*rewinds, *(self.note(draft, row, turn.zone, names) for row in notes)]
-        lines += await self._denial_lines(draft, turn)
+        lines += await self._denial_lines(turn)
         lines += [
             self._user_line(
-                draft,
-                row,
-                turn.zone,
-                names,
-                files,
-                background if row is rows[0] else (),
-                is_quote_untrusted=row.seq in untrusted,
+                turn, row, files, background if row is rows[0] else (), is_quote_untrusted=row.seq in untrusted
             )
             for row, files in zip(rows, facts, strict=True)
         ]
         if replaced is not None:
-            lines[-1] = replacing_line(lines[-1], replaced, conversation, turn)
+            lines[-1] = replacing_line(lines[-1], replaced, turn)
         lines[-1] = {**lines[-1], **recalled}
         # Compacted before the snapshot is taken, so that the cached prefix changes once.
         plan = conversation.compacted(lines, at, after=rewinds)
@@ -146,7 +140,7 @@ class PromptAssembler:
         )
         draft.open([*turn_opening.lines, *lines, *plan.lines], turn_opening.blobs, rows)
 
-    async def _denial_lines(self, draft: TurnDraft, turn: Turn) -> list[Line]:
+    async def _denial_lines(self, turn: Turn) -> list[Line]:
         """Return the line that tells which calls were denied since the last turn; its jobs end with the turn."""
         found = await self._approvals.denials(turn.scope, turn.key)
         if not found:
@@ -157,17 +151,14 @@ class PromptAssembler:
             for job in found
         ]
         ids = [job.id for job in found]
-        return [draft.message("user", "\n".join(texts), turn.message.sent_at, origin="user", denials=ids)]
+        return [turn.draft.message("user", "\n".join(texts), turn.message.sent_at, origin="user", denials=ids)]
 
-    async def render_messages(
-        self, draft: TurnDraft, rows: Sequence[InboxRow], turn: Turn, conversation: Conversation
-    ) -> list[Line]:
+    async def render_messages(self, turn: Turn, rows: Sequence[InboxRow]) -> list[Line]:
         """Render messages that the sender wrote while the turn ran as transcript lines."""
         untrusted = await self._untrusted_quotes(rows)
         facts = await self._file_facts(rows, turn, untrusted)
-        names = conversation.speaker_names
         return [
-            self._user_line(draft, row, turn.zone, names, files, (), is_quote_untrusted=row.seq in untrusted)
+            self._user_line(turn, row, files, (), is_quote_untrusted=row.seq in untrusted)
             for row, files in zip(rows, facts, strict=True)
         ]
 
@@ -228,31 +219,27 @@ class PromptAssembler:
             loading = [tasks.create_task(load(row, root if n == 0 else ()), name="files") for n, row in enumerate(rows)]
         return [task.result() for task in loading]
 
-    async def _read_background(
-        self, draft: TurnDraft, message: InboundMessage, conversation: Conversation
-    ) -> tuple[InboundMessage, ...]:
+    async def _read_background(self, turn: Turn) -> tuple[InboundMessage, ...]:
         """Return the chat's messages since the last one in the conversation."""
-        if self._history is None or message.kind is not InboundKind.MESSAGE:
+        if self._history is None or turn.message.kind is not InboundKind.MESSAGE:
             return ()
-        return await self._history.messages_before(
-            message, since=conversation.last_heard or draft.transcript_started_at
-        )
+        since = turn.conversation.last_heard or turn.draft.transcript_started_at
+        return await self._history.messages_before(turn.message, since=since)
 
     def _user_line(
         self,
-        draft: TurnDraft,
+        turn: Turn,
         row: InboxRow,
-        zone: str,
-        names: SenderNames,
         files: Sequence[Fact],
         background: Sequence[InboundMessage],
         *,
         is_quote_untrusted: bool,
     ) -> Line:
         """Render a message as a transcript line; forwarded and quoted text may be untrusted."""
+        zone, names = turn.zone, turn.conversation.speaker_names
         message, allowed = row.message, allowed_question(row.message)
         is_untrusted = is_quote_untrusted or any(map(_has_others_words, background))
-        return draft.message(
+        return turn.draft.message(
             "user",
             message.text if allowed is None else f"[allowed by {allowed.by}, asked {local(allowed.asked_at, zone)}]",
             message.sent_at,
@@ -332,9 +319,9 @@ def find_replaced(message: InboundMessage, conversation: Conversation) -> Line |
     return found
 
 
-def replacing_line(line: Line, replaced: Line, conversation: Conversation, turn: Turn) -> Line:
+def replacing_line(line: Line, replaced: Line, turn: Turn) -> Line:
     """Return *line* as another version of *replaced*; its head names the calls since then that are not undone."""
-    gone = [each for each in conversation.lines if is_replaced(each, [build.rewind(replaced["i"], line["i"])])]
+    gone = [each for each in turn.conversation.lines if is_replaced(each, [build.rewind(replaced["i"], line["i"])])]
     calls = {call["id"]: call["function"]["name"] for each in gone for call in each.get("tool_calls") or ()}
     ran = [
         ToolCall(each["tool_call_id"], calls[each["tool_call_id"]], "")

@@ -10,8 +10,6 @@ from typing import Any
 from agent.call_review import CallResult, CallReviewer
 from agent.llm.chat_model import ChatReply, ChatRequest, Price, Sink, TokenUsage, ToolCall
 from agent.llm.model_client import CallRecord, ModelClient
-from agent.loop_context import LoopContext
-from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.trim_lines import is_trim
 from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of
 from agent.memory.stored_sessions import RecordedTurn
@@ -134,14 +132,14 @@ class RecordedResults:
         self.calls: list[tuple[ToolCall, bool]] = []
         self.failure = ""
 
-    def start(self, context: LoopContext) -> None:
-        """Begin a run of the loop on *context*."""
-        self._context = context
+    def start(self, turn: Turn) -> None:
+        """Begin a run of the loop on *turn*."""
+        self._turn = turn
 
     @property
     def draft(self) -> TurnDraft:
         """The draft that the loop made."""
-        return self._context.draft
+        return self._turn.draft
 
     async def step(self, lease: TurnLease, *steps: TurnStep) -> None:  # noqa: ARG002 - nothing is stored
         """Shorten the prompt where it was shortened then."""
@@ -150,7 +148,7 @@ class RecordedResults:
         trims = [line for line in self._following if is_trim(line)]
         if steps[-1].kind == "result" and trims:
             self.draft.shrink(trims)
-            self._context.prompt.reload()
+            self._turn.prompt.reload()
 
     def watch_messages(
         self,
@@ -167,10 +165,8 @@ class RecordedResults:
 
     async def render_messages(
         self,
-        draft: TurnDraft,  # noqa: ARG002
-        rows: Sequence[InboxRow],  # noqa: ARG002
         turn: Turn,  # noqa: ARG002
-        conversation: Conversation,  # noqa: ARG002
+        rows: Sequence[InboxRow],  # noqa: ARG002
     ) -> list[Line]:
         """Return these messages as they were rendered then."""
         return [line for line in self._following if line.get("role") == "user"]
@@ -179,9 +175,9 @@ class RecordedResults:
     def _following(self) -> Sequence[Line]:
         return self._lines.after[self._rounds - 1] if 0 < self._rounds <= len(self._lines.after) else ()
 
-    async def review(self, context: LoopContext, call: ToolCall) -> CallResult:
+    async def review(self, turn: Turn, call: ToolCall) -> CallResult:
         """Return the recorded result of *call*; no tool runs."""
-        toolbox = context.turn.profile.toolbox
+        toolbox = turn.profile.toolbox
         name = (
             call.id
             if self._report is not None
@@ -190,7 +186,7 @@ class RecordedResults:
         line = self._results.get(name)
         self.calls.append((call, line is not None))
         if self._reviewer is not None and self._report is not None:
-            verdict = await self._reviewer.verdict(context, call)
+            verdict = await self._reviewer.verdict(turn, call)
             now = f"refused: {verdict.rule}" if verdict.refusal else _ASKED if verdict.question else _RAN
             problem = toolbox.problem(call)
             place = f"call {len(self.calls)} ({call.name})"

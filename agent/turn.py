@@ -1,28 +1,31 @@
-"""The facts of one turn, derived once at claim, and the turns that run now.
-
-The scope is locked from the claim to the commit, so the scope of a `Turn` is the one in which its record is stored. A
-changed setting, choice or account link takes effect with the next turn.
-"""
+"""One turn, from its claim to its commit: its facts, what it has written so far, and whether /stop ended it."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
 
+from agent.answer_links import AnswerLinks
 from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
+from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
+from agent.llm.chat_model import ToolCall
+from agent.memory.messages.token_estimate import estimate_message, estimate_messages
+from agent.memory.prompt.compaction import PromptLimit
+from agent.memory.prompt.conversation import Conversation
 from agent.task_group import task_group
+from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolQuestion, allowed_question
-from agent.turn_draft import TurnDraft
+from agent.turn_draft import StagedEffects, TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports import InboxRow, TurnLease
+from gateway.ports import InboxRow, Line, LinkFinder, MessageContext, NullPreview, Preview, TurnLease
 from gateway.ports.caps import CappedSender
 
 if TYPE_CHECKING:
@@ -31,26 +34,138 @@ if TYPE_CHECKING:
 
 RETRY_PREFIX = "job:retry/"  # of a message id; then the turn that is answered again, and the row of the command
 
+_MOST_STAGE_TIMES = 2_000  # turns
+_STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+class TurnPhases:
+    """The phases in which a turn does its own work, one after the other; see `WorkerSlots`."""
+
+    def __init__(self, start: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        """*start* returns the context of one phase."""
+        self._start = start
+        self._running: AbstractAsyncContextManager[object] | None = None
+
+    async def __aenter__(self) -> TurnPhases:
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end()
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        """End the phase for the block, and start another one behind it."""
+        await self._end()
+        try:
+            yield
+        finally:
+            await self._begin()
+
+    async def _begin(self) -> None:
+        phase = self._start()
+        await phase.__aenter__()
+        self._running = phase
+
+    async def _end(self) -> None:
+        phase, self._running = self._running, None
+        if phase is not None:
+            await phase.__aexit__(None, None, None)
+
+
+class PromptFitter:
+    """The prompt of a running turn, kept within the prompt limit."""
+
+    def __init__(
+        self, conversation: Conversation, draft: TurnDraft, assembled: Sequence[Mapping[str, Any]], *, overhead: int
+    ) -> None:
+        """*assembled* is the system prompt and the history; *overhead* is the weight of the tools' schemas."""
+        self._conversation = conversation
+        self._draft = draft
+        self._system = assembled[0]
+        self._fixed = estimate_message(assembled[0]) + overhead
+        self._history = assembled[1:]
+        self._history_weight = conversation.weight_with(draft.lines)
+
+    @property
+    def may_have_pictures(self) -> bool:
+        """False if no message refers to a picture; takes the same time however long the conversation is."""
+        own = self._draft.messages
+        return self._conversation.auxiliary.pictures > 0 or any(isinstance(each.get("content"), list) for each in own)
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """The prompt; until it is shrunk, it begins with the bytes of the turn before."""
+        return [self._system, *self._history, *self._draft.messages]
+
+    @property
+    def weight(self) -> int:
+        """Estimated tokens of the prompt and the tools; takes the same time however long the conversation is."""
+        return self._fixed + self._history_weight + self._draft.weight
+
+    def shrinking_lines(self, token_limit: int) -> Sequence[Line]:
+        """Return the lines that make the prompt fit *token_limit*, as far as possible; none if it fits already."""
+        if self.weight <= token_limit:
+            return ()
+        return self._conversation.compacted(
+            self._draft.lines_for_model,
+            self._draft.first_index,
+            after=self._draft.lines,
+            prompt_limit=PromptLimit(tokens=token_limit, taken=self._fixed),
+        ).lines
+
+    def reload(self) -> None:
+        """Read the history again after the draft has recorded shrinking lines."""
+        self._history = self._conversation.messages_with(self._draft.lines)
+        self._history_weight = estimate_messages(self._history)
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Turn:
-    """The sender, chat, memory scope and settings of a turn.
+    """A claimed turn.
 
-    A changed setting, choice, role or account link takes effect on the next turn.
+    Its facts are derived once, by `TurnServices.claim`, and are not there before. The scope is locked from then to the
+    commit, so it is the one in which the record is stored. A changed setting, choice, role or account link takes
+    effect on the next turn.
     """
 
     lease: TurnLease
-    account: PlatformAccount  # the sender, whichever bot they wrote to; usage is charged to it
-    person: str  # the person the account belongs to: itself unless accounts are linked
-    accounts: tuple[PlatformAccount, ...]  # all accounts of the person, the oldest first
-    scope: str  # memory scope; locked against being moved while the turn runs
-    role: Role
-    is_admitted: bool  # False: the sender lost the right to write while the message waited
-    is_named: bool  # an owner, or admitted by their own id
-    language: str  # of the chat, for our own sentences
-    zone: str  # IANA time zone of the memory scope
-    profile: ChatProfile  # model, tools, persona and window that the chat's settings choose
-    capped_sender: CappedSender  # the sender and the chat's caps, for the usage caps
+    is_control: bool = False  # a command that no queue holds; its lease is of this process alone
+
+    # facts
+    account: PlatformAccount = field(init=False)  # the sender, whichever bot they wrote to; usage is charged to it
+    person: str = field(init=False)  # the person the account belongs to: itself unless accounts are linked
+    accounts: tuple[PlatformAccount, ...] = field(init=False)  # all accounts of the person, the oldest first
+    scope: str = field(init=False)  # memory scope
+    role: Role = field(init=False)
+    is_admitted: bool = field(init=False)  # False: the sender lost the right to write while the message waited
+    is_named: bool = field(init=False)  # an owner, or admitted by their own id
+    language: str = field(init=False)  # of the chat, for our own sentences
+    zone: str = field(init=False)  # IANA time zone of the memory scope
+    profile: ChatProfile = field(init=False)  # model, tools, persona and window that the chat's settings choose
+    capped_sender: CappedSender = field(init=False)  # the sender and the chat's caps, for the usage caps
+
+    # what it is made of
+    draft: TurnDraft = field(init=False)
+    prompt: PromptFitter = field(init=False)  # not there before it is assembled
+    is_assembled: bool = False
+    preview: Preview = field(default_factory=NullPreview)
+    is_watched: bool = False  # the answer is streamed only where a stream would be seen: it costs CPU
+    pictured: set[str] = field(default_factory=set)  # ids of calls whose picture is being stored
+    _conversation: Conversation | None = field(default=None, init=False)
+    _calls: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)  # by id: tool, progress
+
+    # how far it is
+    task: asyncio.Task[None] | None = None
+    phases: TurnPhases | None = None
+    is_stop_wanted: bool = False  # /stop: end as stopped
+    is_committing: bool = False  # past this point /stop is "already answered"
+    tool: str = ""  # the tool that is running
+    stage_times: dict[str, datetime] = field(default_factory=dict)  # when each stage began
+
+    def __post_init__(self) -> None:
+        """Begin with what an earlier attempt stored."""
+        self.draft = TurnDraft(self.lease)
 
     @property
     def id(self) -> str:
@@ -92,82 +207,115 @@ class Turn:
         """The account, chat and turn that model calls are charged to."""
         return UsageAttribution(self.id, self.account, str(self.key))
 
+    def identify(
+        self, facts: MessageContext, *, role: Role, is_admitted: bool, is_named: bool, profile: ChatProfile
+    ) -> None:
+        """Set what the gateway knows about the sender and the chat."""
+        self.account, self.person, self.accounts = facts.account, facts.person, facts.accounts
+        self.scope, self.role = facts.scope, role
+        self.is_admitted, self.is_named = is_admitted, is_named
+        self.profile = profile
+        self.capped_sender = CappedSender(
+            account=facts.account,
+            accounts=facts.accounts,
+            is_named=is_named,
+            caps=facts.overrides.caps,
+            chat_caps=facts.parent_overrides.caps,
+        )
 
-def retried_turn(message_id: str) -> str:
-    """Return the turn that a retry's message answers again; empty for any other message."""
-    return message_id.removeprefix(RETRY_PREFIX).split("/")[0] if message_id.startswith(RETRY_PREFIX) else ""
+    # -- conversation and prompt -----------------------------------------------------------------
 
+    @property
+    def conversation(self) -> Conversation:
+        """The conversation that the turn continues. Raises RuntimeError before it is loaded."""
+        if self._conversation is None:
+            raise RuntimeError(f"turn {self.id} has not loaded its conversation")
+        return self._conversation
 
-_MOST_STAGE_TIMES = 2_000  # turns
-_STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
+    @property
+    def has_conversation(self) -> bool:
+        """True if the conversation is loaded: not in a turn that is refused, nor in a control command."""
+        return self._conversation is not None
 
+    def use(self, conversation: Conversation) -> None:
+        """Continue *conversation*."""
+        self._conversation = conversation
 
-class TurnPhases:
-    """The phases in which a turn does its own work, one after the other; see `WorkerSlots`."""
+    def restart(self, lease: TurnLease) -> None:
+        """Drop what was written and loaded, and begin with what *lease* has."""
+        self.draft, self._conversation, self.is_assembled = TurnDraft(lease), None, False
 
-    def __init__(self, start: Callable[[], AbstractAsyncContextManager[object]]) -> None:
-        """*start* returns the context of one phase."""
-        self._start = start
-        self._running: AbstractAsyncContextManager[object] | None = None
+    def set_prompt(self, assembled: Sequence[Mapping[str, Any]]) -> None:
+        """Ask with *assembled*, the system prompt and the history, and the draft's messages."""
+        overhead = self.profile.toolbox.overhead
+        self.prompt = PromptFitter(self.conversation, self.draft, assembled, overhead=overhead)
+        self.is_assembled = True
 
-    async def __aenter__(self) -> TurnPhases:
-        await self._begin()
-        return self
+    def all_lines(self) -> list[Line]:
+        """Return the transcript lines of the conversation and of the turn so far."""
+        return [*self.conversation.lines, *self.draft.lines]
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._end()
+    def find_links(self) -> LinkFinder | None:
+        """Return the function that finds the allowed links of an answer to the prompt; None = all are allowed."""
+        if not self.draft.is_tainted:
+            return None
+        toolbox, system = self.profile.toolbox, str(self.prompt.messages[0]["content"])
 
-    @asynccontextmanager
-    async def pause(self) -> AsyncIterator[None]:
-        """End the phase for the block, and start another one behind it."""
-        await self._end()
-        try:
-            yield
-        finally:
-            await self._begin()
+        def is_from_web(line: Line) -> bool:
+            return toolbox.kind_of(ToolCall("", str(line.get("name", "")), "")) is ToolKind.WEB
 
-    async def _begin(self) -> None:
-        phase = self._start()
-        await phase.__aenter__()
-        self._running = phase
+        return AnswerLinks(system, self.all_lines, is_from_web).find
 
-    async def _end(self) -> None:
-        phase, self._running = self._running, None
-        if phase is not None:
-            await phase.__aexit__(None, None, None)
+    # -- tool calls ------------------------------------------------------------------------------
 
+    def bind_files(self, outgoing: OutgoingFiles, effects: StagedEffects) -> BoundFileSender:
+        """Return the sender of files that go with the turn's answer, for one call with *effects*."""
+        sent_count = len(self.draft.attachments)
+        return outgoing.bind(self.scope, self.key, self.all_lines, effects.send, sent_count=sent_count)
 
-@dataclass(slots=True)
-class RunningTurn:
-    """The mutable state of a claimed turn."""
+    def is_running(self, call: ToolCall) -> bool:
+        """Return True if *call* runs; one that was left behind after its timeout does not."""
+        return call.id in self._calls
 
-    lease: TurnLease
-    stop_wanted: bool = False  # /stop: end as stopped
-    is_committing: bool = False  # past this point /stop is "already answered"
-    tool: str = ""  # the tool that is running
-    draft: TurnDraft | None = field(default=None, repr=False)  # None until the prompt is assembled
-    stage_times: dict[str, datetime] = field(default_factory=dict)  # when each stage began
-    task: asyncio.Task[None] | None = field(default=None, repr=False)
-    phases: TurnPhases | None = field(default=None, repr=False)
+    def show_call(self, call: ToolCall, progress: str = "") -> None:
+        """Show *call* and its progress in the status line."""
+        self._calls[call.id] = (call.name, progress)
+        self._show_status()
+
+    def end_call(self, call: ToolCall) -> None:
+        """Show another call that still runs instead of *call*, or none."""
+        self._calls.pop(call.id, None)
+        self._show_status()
+
+    def _show_status(self) -> None:
+        name, progress = next(reversed(self._calls.values()), ("", ""))
+        self.tool = name
+        self.preview.status(f"{name}: {progress}" if progress else name)
+
+    # -- /stop -----------------------------------------------------------------------------------
 
     def pause(self) -> AbstractAsyncContextManager[None]:
         """Return the context in which the turn waits for a model."""
         return nullcontext() if self.phases is None else self.phases.pause()
 
-    def is_told(self, sender: str, before: int) -> bool:
+    def is_meant(self, sender: str, before: int) -> bool:
         """Return True if a /stop for *sender*, or for all if empty, in the inbox row *before* means this turn."""
-        first = self.lease.rows[0]
-        return first.seq < before and sender in ("", first.message.sender.id)
+        return self.row.seq < before and sender in ("", self.message.sender.id)
 
     def stop(self) -> bool:
         """Ask the turn to end as stopped; return False if its answer is already being stored."""
-        if self.stop_wanted:  # a second cancel would hit the commit of the first
+        if self.is_stop_wanted:  # a second cancel would hit the commit of the first
             return True
         if self.is_committing or self.task is None:
             return False
-        self.stop_wanted = True
+        self.is_stop_wanted = True
         self.task.cancel()
         return True
+
+
+def retried_turn(message_id: str) -> str:
+    """Return the turn that a retry's message answers again; empty for any other message."""
+    return message_id.removeprefix(RETRY_PREFIX).split("/")[0] if message_id.startswith(RETRY_PREFIX) else ""
 
 
 class RunningTurns:
@@ -175,32 +323,32 @@ class RunningTurns:
 
     def __init__(self, journal: SqlJournal) -> None:
         self._journal = journal
-        self._running: dict[SessionKey, RunningTurn] = {}
+        self._running: dict[SessionKey, Turn] = {}
         self._stop_when_claimed: set[str] = set()  # turn ids
         self.active: set[SessionKey] = set()  # sessions that a worker runs or will run a turn of
         self._stage_times: LRUCache[str, Mapping[str, datetime]] = LRUCache(_MOST_STAGE_TIMES)
 
-    def add(self, running: RunningTurn) -> bool:
+    def add(self, turn: Turn) -> bool:
         """Register a claimed turn; return False if /stop asked for its end before it was claimed."""
-        self._running[running.lease.key] = running
-        if running.lease.turn not in self._stop_when_claimed:
+        self._running[turn.key] = turn
+        if turn.id not in self._stop_when_claimed:
             return True
-        self._stop_when_claimed.discard(running.lease.turn)
-        running.stop_wanted = True
+        self._stop_when_claimed.discard(turn.id)
+        turn.is_stop_wanted = True
         return False
 
     def remove(self, key: SessionKey) -> None:
         """Forget the turn of *key*, which has ended, but for the times of its stages."""
-        running = self._running.pop(key, None)
-        if running is not None:
-            self._stage_times[running.lease.turn] = running.stage_times
+        turn = self._running.pop(key, None)
+        if turn is not None:
+            self._stage_times[turn.id] = turn.stage_times
 
     def stage_times(self, turn: str) -> Mapping[str, datetime]:
         """Return when each stage of *turn* began; empty for turns from before the start, and for old ones."""
-        running = (each.stage_times for each in self._running.values() if each.lease.turn == turn)
+        running = (each.stage_times for each in self._running.values() if each.id == turn)
         return next(running, self._stage_times.get(turn, {}))
 
-    def get(self, key: SessionKey) -> RunningTurn | None:
+    def get(self, key: SessionKey) -> Turn | None:
         """Return the running turn of *key*."""
         return self._running.get(key)
 
@@ -217,13 +365,13 @@ class RunningTurns:
         if key not in self._running:
             # A turn that started before a crash and is not claimed again yet.
             queued = await self._journal.waiting_rows(key)
-            told = (row for row in queued if row.seq < before and sender in ("", row.message.sender.id))
-            interrupted = {row.turn for row in told if row.turn}
+            meant = (row for row in queued if row.seq < before and sender in ("", row.message.sender.id))
+            interrupted = {row.turn for row in meant if row.turn}
             if interrupted and key not in self._running:
                 self._stop_when_claimed |= interrupted
                 return True, dropped
         running = self._running.get(key)
-        if running is None or not running.is_told(sender, before):
+        if running is None or not running.is_meant(sender, before):
             return False, dropped
         if not running.stop() or running.task is None:
             return False, dropped

@@ -15,7 +15,6 @@ from agent.agent_loop import AgentLoop
 from agent.call_review import CallReviewer
 from agent.chat_profiles import ChatProfile, ChatProfiles
 from agent.llm.model_client import ModelClient
-from agent.loop_context import LoopContext, PromptFitter
 from agent.memory.messages.sender_names import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory, prompt_format, system_prompt
@@ -34,12 +33,11 @@ from agent.recorded_turn import (
     replay_client,
 )
 from agent.tools.tool_questions import ALLOWED
-from agent.turn import RunningTurn, Turn
+from agent.turn import Turn
 from agent.turn_draft import TurnDraft
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import FileKind, InboxRow, Line, MessageContext, NullPreview, SessionRow, TurnLease
-from gateway.ports.caps import CappedSender
+from gateway.ports import FileKind, InboxRow, Line, MessageContext, SessionRow, TurnLease
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles
@@ -87,7 +85,7 @@ class TurnReplayer:
         Raises UserError as `replay` does.
         """
         lines, context = await self._read(key, scope, turn)
-        return _prompt_of(context, _open_draft(lines, context, context.turn)).messages
+        return self._open(lines, context).prompt.messages
 
     # -- what is run ---------------------------------------------------------------------------------
 
@@ -129,43 +127,35 @@ class TurnReplayer:
                 " were removed by age (memory.retention_days) or because words in them were erased"
             ) from None
         role = self.role_of(message, context)
-        return _ReplayContext(
-            conversation, snapshot, texts, self._turn(recorded, message, context, profile, role), role is not None
-        )
-
-    def _turn(
-        self,
-        recorded: RecordedTurn,
-        message: InboundMessage,
-        context: MessageContext,
-        profile: ChatProfile,
-        role: Role | None,
-    ) -> Turn:
         block = recorded.block
         session = SessionRow(
-            key=message.key, transcript="", next_index=block.from_index, created_at=message.sent_at, scope=context.scope
+            key=key, transcript="", next_index=block.from_index, created_at=message.sent_at, scope=context.scope
         )
         row = InboxRow(seq=0, message=message, accepted_at=message.sent_at, role=role or Role.MEMBER)
-        return Turn(
-            lease=TurnLease(key=message.key, turn=block.turn, epoch=0, rows=(row,), session=session),
-            account=context.account,
-            person=context.person,
-            accounts=context.accounts,
-            scope=context.scope,
-            role=role or Role.MEMBER,
-            is_admitted=True,
-            is_named=True,
-            language=self.language(message.key),
-            zone=self.zone(context.scope),
+        return _ReplayContext(
+            conversation=conversation,
+            snapshot=snapshot,
+            texts=texts,
+            lease=TurnLease(key=key, turn=block.turn, epoch=0, rows=(row,), session=session),
+            facts=context,
             profile=profile,
-            capped_sender=CappedSender(
-                account=context.account,
-                accounts=context.accounts,
-                is_named=True,
-                caps=context.overrides.caps,
-                chat_caps=context.parent_overrides.caps,
-            ),
+            is_admitted=role is not None,
         )
+
+    def _open(self, lines: RecordedLines, context: _ReplayContext, client: ModelClient | None = None) -> Turn:
+        """Return the turn with its prompt and opening, as it asked its model; *client* asks another one."""
+        facts, profile = context.facts, context.profile
+        if client is not None:
+            profile = replace(profile, active=replace(profile.active, client=client))
+        turn = Turn(lease=context.lease)
+        turn.identify(facts, role=turn.row.role, is_admitted=True, is_named=True, profile=profile)
+        turn.language, turn.zone = self.language(turn.key), self.zone(facts.scope)
+        turn.use(context.conversation)
+        turn.draft.begins_tainted = context.conversation.is_tainted
+        turn.draft.open(lines.opening, context.texts, turn.lease.rows)
+        system = {"role": "system", "content": system_prompt(context.snapshot)}
+        turn.set_prompt([system, *context.conversation.messages_with(turn.draft.lines)])
+        return turn
 
     async def _run(self, report: ReplayReport, lines: RecordedLines, context: _ReplayContext, failure: str) -> None:
         """Run the loop on the recorded answers, and compare what it makes of them."""
@@ -196,32 +186,20 @@ class TurnReplayer:
     async def _think(
         self, client: ModelClient, lines: RecordedLines, context: _ReplayContext, recording: RecordedResults
     ) -> str:
-        profile = context.turn.profile
-        active = replace(profile.active, client=client)
-        turn = replace(context.turn, profile=replace(profile, active=active))
-        draft = _open_draft(lines, context, turn)
-        loop_context = LoopContext(
-            running=RunningTurn(lease=turn.lease),
-            turn=turn,
-            conversation=context.conversation,
-            draft=draft,
-            prompt=_prompt_of(context, draft),
-            preview=NullPreview(),
-            is_watched=False,
-        )
-        recording.start(loop_context)
-        result = await self.loop.with_recording(recording).think(loop_context)
+        turn = self._open(lines, context, client)
+        recording.start(turn)
+        result = await self.loop.with_recording(recording).think(turn)
         recording.failure = result.failure.name if result.failure is not None else ""
         return result.text
 
     async def _compare_inputs(self, report: ReplayReport, context: _ReplayContext) -> None:
         """Compare what the system prompt is made from, and the code that writes it."""
-        snapshot, turn = context.snapshot, context.turn
-        profile, toolbox = turn.profile, turn.profile.toolbox
+        snapshot, profile, scope = context.snapshot, context.profile, context.facts.scope
+        toolbox = profile.toolbox
         limit = await profile.model.prompt_limit()
-        view = (await self.memory.view(turn.scope)).spoken_as(profile.persona).within(limit)
+        view = (await self.memory.view(scope)).spoken_as(profile.persona).within(limit)
         report.compare("persona", snapshot.texts.get("SOUL", ""), view.soul)
-        report.compare("time zone", snapshot.zone, turn.zone)
+        report.compare("time zone", snapshot.zone, self.zone(scope))
         if snapshot.model:
             report.compare("model", snapshot.model, profile.model.name)
         if snapshot.tools:
@@ -251,27 +229,19 @@ class TurnReplayer:
             report.differences.append(ReplayDifference("sender", "was admitted", "would not be admitted"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _ReplayContext:
     conversation: Conversation
     snapshot: PromptSnapshot
     texts: Mapping[str, str]
-    turn: Turn
+    lease: TurnLease
+    facts: MessageContext
+    profile: ChatProfile
     is_admitted: bool
 
-
-def _open_draft(lines: RecordedLines, context: _ReplayContext, turn: Turn) -> TurnDraft:
-    draft = TurnDraft(turn.lease)
-    draft.begins_tainted = context.conversation.is_tainted
-    draft.open(lines.opening, context.texts, turn.lease.rows)
-    return draft
-
-
-def _prompt_of(context: _ReplayContext, draft: TurnDraft) -> PromptFitter:
-    system = {"role": "system", "content": system_prompt(context.snapshot)}
-    assembled = [system, *context.conversation.messages_with(draft.lines)]
-    overhead = context.turn.profile.toolbox.overhead
-    return PromptFitter(context.conversation, draft, assembled, overhead=overhead)
+    @property
+    def message(self) -> InboundMessage:
+        return self.lease.rows[0].message
 
 
 def _presence(digest: str | None, word: str, other: str | None = "") -> str:
@@ -311,9 +281,9 @@ def _compare_heads(report: ReplayReport, lines: RecordedLines, context: _ReplayC
         names.note_line(line)
     for n, line in enumerate(said, 1):
         message = replace(
-            context.turn.message,
+            context.message,
             sender=Sender(id=str(line["by"].get("id", "")), name=str(line["by"].get("name", ""))),
-            sent_at=parse_time(line.get("timestamp")) or context.turn.message.sent_at,
+            sent_at=parse_time(line.get("timestamp")) or context.message.sent_at,
         )
         # A name that two share in the background alone had an id then.
         now = {message_header(message, zone, each) for each in (names, SenderNames())}

@@ -13,9 +13,7 @@ from agent.attachments.file_facts import fact_of
 from agent.command_turns import CommandTurnRunner
 from agent.commands.model import model_gone_line
 from agent.llm.chat_model import ReplyEnding
-from agent.loop_context import LoopContext, PromptFitter
 from agent.memory.jobs.approval_questions import question_scope, short
-from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
 from agent.reminders.reminder import is_reminder
@@ -29,15 +27,14 @@ from agent.reminders.reminder_turns import (
 from agent.tools.rights import RefusalRule
 from agent.tools.sources import collect_sources, encode_sources
 from agent.tools.tool_questions import ToolQuestion, format_questions
-from agent.turn import RunningTurn, Turn
-from agent.turn_draft import TurnDraft
+from agent.turn import Turn
 from agent.turn_services import TurnServices, build_reply
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, Role, SessionKey, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports import EXPIRES, STOP_WANTED, InboxRow, Job, MessageOutcome, TurnCommit, TurnLease, is_set_by_person
+from gateway.ports import EXPIRES, STOP_WANTED, InboxRow, Job, MessageOutcome, is_set_by_person
 from gateway.ports.caps import CapNotice, ExceededCap
 from gateway.text.answer_sources import format_sources
 
@@ -52,36 +49,34 @@ class TurnRunner:
         self._notified_expired: set[SessionKey] = set()
         self._notified_revoked: set[tuple[str, str]] = set()  # (channel, sender)
 
-    async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
+    async def handle_turn(self, turn: Turn) -> MessageOutcome:
         """Run the turn to its commit: answer it, run its command, or refuse it."""
-        lease = running.lease
-        running.stage_times["claim"] = self._services.now()
+        turn.stage_times["claim"] = self._services.now()
         # Killed between /stop and the commit of the stopped turn.
-        if any(step.kind in ("stop", STOP_WANTED.kind) for step in lease.steps):
-            running.stop_wanted = True
-            await self.handle_stop(running)
-            return MessageOutcome.STOPPED
+        if any(step.kind in ("stop", STOP_WANTED.kind) for step in turn.lease.steps):
+            turn.is_stop_wanted = True
+            return await self.handle_stop(turn)
         try:
-            async with self._services.claim(lease) as turn:
-                return await self._refuse(running, turn) or await self._run(running, turn)
+            async with self._services.claim(turn):
+                return await self._refuse(turn) or await self._run(turn)
         finally:
-            self._services.reminders.note_end(lease.turn)
+            self._services.reminders.note_end(turn.id)
 
-    async def handle_stop(self, running: RunningTurn) -> None:
+    async def handle_stop(self, turn: Turn) -> MessageOutcome:
         """Commit the turn as stopped; the transcript keeps the part of the answer that was shown."""
-        async with self._services.claim(running.lease, is_ending=True) as turn:
-            if turn.message.kind is InboundKind.COMMAND:
-                line = translate("commands.stopped_turn", turn.language)
-                await self._end_unanswered(running, turn, MessageOutcome.STOPPED, line)
-            else:
-                await self._commit_stopped(running, turn)
+        async with self._services.claim(turn, is_ending=True):
+            if turn.message.kind is not InboundKind.COMMAND:
+                return await self._finish_stopped(turn)
+            return await self._finish_unanswered(
+                turn, MessageOutcome.STOPPED, translate("commands.stopped_turn", turn.language)
+            )
 
-    async def dead_letter(self, lease: TurnLease) -> None:
+    async def dead_letter(self, turn: Turn) -> None:
         """Commit the turn as dead-lettered and notify its sender."""
-        failure = BY_NAME["poison" if lease.is_lone else "bug"]
-        async with self._services.claim(lease, is_ending=True) as turn:
+        failure = BY_NAME["poison" if turn.lease.is_lone else "bug"]
+        async with self._services.claim(turn, is_ending=True):
             line = failure_line(failure, short_turn_id(turn.id), turn.language)
-            await self._end_unanswered(RunningTurn(lease=lease), turn, MessageOutcome.DEAD, line, failure=failure.name)
+            await self._finish_unanswered(turn, MessageOutcome.DEAD, line, failure=failure.name)
 
     async def control(self, row: InboxRow) -> None:
         """Run a control command to its commit."""
@@ -95,16 +90,16 @@ class TurnRunner:
 
     # -- refused or expired before anything is done ---------------------------------------------
 
-    async def _refuse(self, running: RunningTurn, turn: Turn) -> MessageOutcome | None:
+    async def _refuse(self, turn: Turn) -> MessageOutcome | None:
         """End the turn if its sender's access was revoked or it waited too long; else return None."""
         sender = (turn.key.channel, turn.message.sender.id)
         if not turn.is_admitted and is_set_by_person(turn.message):
-            return await self._refuse_job(running, turn)
+            return await self._refuse_job(turn)
         if not turn.is_admitted:
             # Several messages may have waited: one notice is enough.
             line = "" if sender in self._notified_revoked else translate("commands.revoked", turn.language)
             self._notified_revoked.add(sender)
-            return await self._end_unanswered(running, turn, MessageOutcome.REFUSED, line)
+            return await self._finish_unanswered(turn, MessageOutcome.REFUSED, line)
         self._notified_revoked.discard(sender)
         age = self._services.now() - turn.message.sent_at
         is_old = turn.message.kind is not InboundKind.JOB and age > EXPIRES
@@ -114,10 +109,10 @@ class TurnRunner:
             self._notified_expired.add(turn.key)
             for row in turn.lease.rows:
                 self._services.on_expired(row.message)
-            return await self._end_unanswered(running, turn, MessageOutcome.EXPIRED, line)
+            return await self._finish_unanswered(turn, MessageOutcome.EXPIRED, line)
         return None
 
-    async def _refuse_job(self, running: RunningTurn, turn: Turn) -> MessageOutcome:
+    async def _refuse_job(self, turn: Turn) -> MessageOutcome:
         """End a job whose person lost access: the owner is notified, once for all their jobs, and the chat is not."""
         sender = (turn.key.channel, turn.message.sender.id)
         owner = None if sender in self._notified_revoked else await self._services.find_owner(turn.key.channel)
@@ -131,21 +126,18 @@ class TurnRunner:
             )
         self._notified_revoked.add(sender)
         jobs = revocation_jobs(turn, self._services.now())
-        return await self._end_unanswered(running, turn, MessageOutcome.REFUSED, "", also=notices, jobs=jobs)
+        return await self._finish_unanswered(turn, MessageOutcome.REFUSED, "", also=notices, jobs=jobs)
 
-    async def _refuse_capped(self, running: RunningTurn, turn: Turn, exceeded: ExceededCap) -> MessageOutcome:
+    async def _refuse_capped(self, turn: Turn, exceeded: ExceededCap) -> MessageOutcome:
         """Notify of a cap once in its window; the queued messages under the same cap end with this turn."""
         queued = await self._services.commands.queue.journal.waiting_rows(turn.key)
         rest = _rows_under_same_cap(queued, turn.row, exceeded)
         self._services.caps.note_refusal([row.message for row in (*turn.lease.rows, *rest)], exceeded)
         line = _cap_line(exceeded, turn) if exceeded.notice else ""
-        return await self._end_unanswered(
-            running, turn, MessageOutcome.REFUSED, line, rest=rest, cap_notice=exceeded.notice
-        )
+        return await self._finish_unanswered(turn, MessageOutcome.REFUSED, line, rest=rest, cap_notice=exceeded.notice)
 
-    async def _end_unanswered(
+    async def _finish_unanswered(
         self,
-        running: RunningTurn,
         turn: Turn,
         outcome: MessageOutcome,
         line: str,
@@ -161,107 +153,84 @@ class TurnRunner:
         The queued rows *rest* end with them; *also* goes to other chats. Return *outcome*.
         """
         services, now = self._services, self._services.now()
-        draft = TurnDraft(replace(turn.lease, steps=(), rows=(*turn.lease.rows, *rest)))
-        for row in turn.lease.notes:  # edits and deletions concern other turns
-            draft.add(services.assembler.note(draft, row, turn.zone, SenderNames()))
+        turn.restart(replace(turn.lease, steps=(), rows=(*turn.lease.rows, *rest)))
+        services.add_notes(turn)  # edits and deletions concern other turns
         for row in (*turn.lease.rows, *rest):
             fields: dict[str, Any] = {"asked": row.message.text, **speaker_fields(row.message)}
             fields["seen"] = build.format_time(row.accepted_at)
             if row.message.attachments:  # only the facts: nothing is downloaded
                 fields["files"] = [fact_of(each) for each in row.message.attachments]
-            draft.add(build.notice(turn.id, line if row is turn.lease.rows[-1] else "", now, **fields))
-        record = draft.record(outcome, now, scope=turn.scope, failure=failure)
-        running.is_committing = True
-        await services.journal.commit(
-            turn.lease,
-            TurnCommit(
-                record=record,
-                outbound=(*build_reply(turn, line, OutboundKind.NOTICE), *also),
-                jobs=jobs,
-                audit=self._commands.audit_unfinished(turn, outcome),
-                cap_notices=(cap_notice,) if cap_notice else (),
-            ),
+            turn.draft.add(build.notice(turn.id, line if row is turn.lease.rows[-1] else "", now, **fields))
+        return await services.finish(
+            turn,
+            outcome,
+            (*build_reply(turn, line, OutboundKind.NOTICE), *also),
+            failure=failure,
+            jobs=jobs,
+            audit=self._commands.audit_unfinished(turn, outcome),
+            cap_notice=cap_notice,
         )
-        if failure:
-            services.meter.count("turn_failures", failure=failure)
-        services.conversations.forget(turn.key)  # the cached one lacks the notes
-        return outcome
 
     # -- run ------------------------------------------------------------------------------------
 
-    async def _run(self, running: RunningTurn, turn: Turn) -> MessageOutcome:
+    async def _run(self, turn: Turn) -> MessageOutcome:
         services = self._services
         if (asked_scope := question_scope(turn.message)) is not None:
-            await self._commands.run_question(running, turn, asked_scope)
-            return MessageOutcome.ANSWERED
-        if await self._reminders.run(running, turn):
+            return await self._commands.run_question(turn, asked_scope)
+        if await self._reminders.run(turn):
             return MessageOutcome.ANSWERED
         self._notified_expired.discard(turn.key)  # the next long absence is announced again
         command = services.router.parse(turn.message) if turn.message.kind is InboundKind.COMMAND else None
         if command is not None:
-            await self._commands.run_command(running, turn, command)
-            return MessageOutcome.ANSWERED
+            return await self._commands.run_command(turn, command)
         exceeded = await services.caps.admit_turn(turn.message, turn.id, turn.capped_sender)
         if exceeded is not None:
-            return await self._refuse_capped(running, turn, exceeded)
+            return await self._refuse_capped(turn, exceeded)
         try:
-            return await self._answer(running, turn)
+            return await self._answer(turn)
         finally:
             services.caps.end_turn(turn.id)
 
-    async def _answer(self, running: RunningTurn, turn: Turn) -> MessageOutcome:
-        services, toolbox = self._services, turn.profile.toolbox
-        running.stage_times["assemble"] = services.now()
+    async def _answer(self, turn: Turn) -> MessageOutcome:
+        services = self._services
+        turn.stage_times["assemble"] = services.now()
         conversation = await services.load_conversation(turn)
         # Only here: a command needs no prompt limit and does not wait for a model that is being loaded.
-        conversation.set_limit(await turn.profile.model.prompt_limit(), toolbox.overhead)
-        preview = services.previews.open(turn.lease, turn.language)
+        conversation.set_limit(await turn.profile.model.prompt_limit(), turn.profile.toolbox.overhead)
+        turn.preview = services.previews.open(turn.lease, turn.language)
         try:
-            draft, is_watched = self._resume_draft(turn)
-            draft.begins_tainted = conversation.is_tainted
-            prompt = await services.assembler.assemble(draft, turn, conversation)
-            running.draft = draft
-            context = LoopContext(
-                running=running,
-                turn=turn,
-                conversation=conversation,
-                draft=draft,
-                prompt=PromptFitter(conversation, draft, prompt, overhead=toolbox.overhead),
-                preview=preview,
-                is_watched=is_watched,
-            )
-            running.stage_times["think"] = services.now()
-            result = await services.loop.think(context)
-            running.stage_times["commit"] = services.now()
+            self._resume(turn)
+            await services.assembler.assemble(turn)
+            turn.stage_times["think"] = services.now()
+            result = await services.loop.think(turn)
+            turn.stage_times["commit"] = services.now()
         finally:
-            await preview.close()
-            if running.draft is not None:
-                running.draft.shown_at = preview.shown_at
+            await turn.preview.close()
+            turn.draft.shown_at = turn.preview.shown_at
         if (exceeded := result.exceeded_cap) is not None:
             services.caps.note_refusal([turn.message], exceeded)
             line = _cap_line(exceeded, turn)
-            return await self._commit_notice(context, MessageOutcome.REFUSED, line, cap_notice=exceeded.notice)
+            return await self._finish_with_notice(turn, MessageOutcome.REFUSED, line, cap_notice=exceeded.notice)
         if result.failure is not None:
             cause = result.cause if turn.role is Role.OWNER else None
             page = "" if turn.is_shared else services.page_address
             line = failure_line(result.failure, short_turn_id(turn.id), turn.language, cause=cause, page=page)
-            return await self._commit_notice(context, MessageOutcome.ANSWERED, line, failure=result.failure.name)
-        return await self._commit_answer(context, result)
+            return await self._finish_with_notice(turn, MessageOutcome.ANSWERED, line, failure=result.failure.name)
+        return await self._finish_with_answer(turn, result)
 
-    def _resume_draft(self, turn: Turn) -> tuple[TurnDraft, bool]:
-        """Return the draft with what an earlier attempt stored and showed, and whether a stream would be seen."""
-        draft = TurnDraft(turn.lease)
+    def _resume(self, turn: Turn) -> None:
+        """Continue what an earlier attempt showed, where a stream would be seen."""
+        turn.draft.begins_tainted = turn.conversation.is_tainted
         # A reminder may have nothing to report: its answer is not shown before it is complete.
-        is_watched = self._services.previews.is_watched(turn.key) and not is_reminder(turn.message)
-        if is_watched:
-            draft.streamed = draft.last_words
-        return draft, is_watched
+        turn.is_watched = self._services.previews.is_watched(turn.key) and not is_reminder(turn.message)
+        if turn.is_watched:
+            turn.draft.streamed = turn.draft.last_words
 
-    async def _commit_answer(self, context: LoopContext, result: LoopResult) -> MessageOutcome:
-        services, turn, draft = self._services, context.turn, context.draft
+    async def _finish_with_answer(self, turn: Turn, result: LoopResult) -> MessageOutcome:
+        services, draft = self._services, turn.draft
         active, language = turn.profile.active, turn.language
         files = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
-        find_links = context.find_links()
+        find_links = turn.find_links()
         links = None if find_links is None else await asyncio.to_thread(find_links, result.text)
         shown = {"files": files or None, "links": list(links or ()) or None, **draft.seen_field}
         draft.add(draft.message("assistant", result.text, services.now(), **shown))
@@ -272,10 +241,10 @@ class TurnRunner:
             text = f"{text}\n\n{model_gone_line(active, language)}"
         sources = collect_sources(draft.lines)
         below = [
-            *_edit_lines(draft, turn, result.text),
-            *_doubt_lines(draft, turn),
-            *await self._tool_cap_lines(draft, turn),
-            *_version_lines(draft, turn),
+            *_edit_lines(turn, result.text),
+            *_doubt_lines(turn),
+            *await self._tool_cap_lines(turn),
+            *_version_lines(turn),
         ]
         asked_here = [each for each in draft.questions if not each.is_for_owner]
         asked_owner, notices = await self._ask_owner(turn, [each for each in draft.questions if each.is_for_owner])
@@ -300,19 +269,11 @@ class TurnRunner:
         if is_reminder(turn.message) and turn.is_shared:
             reply = tuple(call_person(turn, each) for each in reply)
         audit = self._commands.audit_questions(turn, draft.questions)
-        await services.commit(
-            context.running,
-            turn,
-            context.conversation,
-            draft,
-            MessageOutcome.ANSWERED,
-            (*reply, *notices),
-            audit=audit,
-        )
+        outcome = await services.finish(turn, MessageOutcome.ANSWERED, (*reply, *notices), audit=audit)
         if active.lost:  # said once; after a crash before this line, or with a store that is down, once more
             with suppress(StoreUnavailable):
                 await services.profiles.models.choose(turn.key, "")
-        return MessageOutcome.ANSWERED
+        return outcome
 
     async def _ask_owner(
         self, turn: Turn, questions: Sequence[ToolQuestion]
@@ -341,9 +302,9 @@ class TurnRunner:
         )
         return translate("tools.asked_owner", turn.language, names=names), (question,)
 
-    async def _tool_cap_lines(self, draft: TurnDraft, turn: Turn) -> list[str]:
+    async def _tool_cap_lines(self, turn: Turn) -> list[str]:
         """Return a line for each daily cap on tool calls that refused a call of the turn."""
-        if not any(line.get("refused") == RefusalRule.CAP for line in draft.lines):
+        if not any(line.get("refused") == RefusalRule.CAP for line in turn.draft.lines):
             return []
         return [
             translate(
@@ -356,9 +317,9 @@ class TurnRunner:
             if each.used >= each.limit
         ]
 
-    async def _commit_notice(
+    async def _finish_with_notice(
         self,
-        context: LoopContext,
+        turn: Turn,
         outcome: MessageOutcome,
         line: str,
         *,
@@ -369,8 +330,8 @@ class TurnRunner:
 
         Text that was shown stays as an answer above the notice, and the model reads that it broke off.
         """
-        turn, draft, now = context.turn, context.draft, self._services.now()
-        lines = [line, *_edit_lines(draft, turn), *_doubt_lines(draft, turn)]
+        draft, now = turn.draft, self._services.now()
+        lines = [line, *_edit_lines(turn), *_doubt_lines(turn)]
         shown = self._services.redactor.redact_growing(draft.streamed).rstrip()
         find_links = draft.find_links
         links = None if find_links is None else await asyncio.to_thread(find_links, shown)
@@ -386,49 +347,47 @@ class TurnRunner:
         if shown:
             kept = build_reply(turn, shown, OutboundKind.ANSWER, rings=False, links=links)
             outbound = (*kept, *(replace(each, id=f"{turn.id}.2") for each in outbound))
-        await self._services.commit(
-            context.running,
+        return await self._services.finish(
             turn,
-            context.conversation,
-            draft,
             outcome,
             outbound,
             failure=failure,
             jobs=failure_jobs(turn, now) if failure else (),
             cap_notice=cap_notice,
         )
-        return outcome
 
     # -- stopped (docs/adr/0028-stopped-turns.md) -------------------------------------------------
 
-    async def _commit_stopped(self, running: RunningTurn, turn: Turn) -> None:
+    async def _finish_stopped(self, turn: Turn) -> MessageOutcome:
         """Commit an answer that /stop ended; safe to repeat after a kill at any point."""
-        if running.draft is not None:  # first of all: from here on a kill loses neither the stop nor the text so far
-            await self._store_stop(turn, running.draft)
-        conversation = await self._services.load_conversation(turn)
-        draft = running.draft or self._resume_draft(turn)[0]
-        if draft.stopped is None:  # stopped before the model was asked
-            draft.begins_tainted = conversation.is_tainted
-            await self._services.assembler.assemble(draft, turn, conversation, is_stopped=True)
-            await self._store_stop(turn, draft)
-        draft.drop_staged()
-        text, ending = draft.ending
+        if turn.is_assembled:  # first of all: from here on a kill loses neither the stop nor the text so far
+            await self._store_stop(turn)
+        else:
+            turn.restart(turn.lease)
+        await self._services.load_conversation(turn)
+        if turn.draft.stopped is None:  # stopped before the model was asked
+            self._resume(turn)
+            await self._services.assembler.assemble(turn, is_stopped=True)
+            await self._store_stop(turn)
+        turn.draft.drop_staged()
+        text, ending = turn.draft.ending
         # Completing the preview notifies no one, however late; without a text it is a line like any other.
         reply = build_reply(
             turn,
             f"{text}\n\n{ending}" if text else ending,
             OutboundKind.ANSWER if text else OutboundKind.NOTICE,
             rings=False,
-            links=draft.ending_links,
+            links=turn.draft.ending_links,
         )
-        await self._services.commit(running, turn, conversation, draft, MessageOutcome.STOPPED, reply)
+        return await self._services.finish(turn, MessageOutcome.STOPPED, reply)
 
-    async def _store_stop(self, turn: Turn, draft: TurnDraft) -> None:
+    async def _store_stop(self, turn: Turn) -> None:
+        draft = turn.draft
         draft.streamed = self._services.redactor.redact_growing(draft.streamed)
         opening = draft.take_opening()
         line = translate("delivery.stopped_here" if draft.streamed else "commands.stopped_turn", turn.language)
         dropped = [translate("delivery.staged_dropped", turn.language)] if draft.has_staged else []
-        ending = " ".join([line, *_edit_lines(draft, turn), *_doubt_lines(draft, turn), *dropped])
+        ending = " ".join([line, *_edit_lines(turn), *_doubt_lines(turn), *dropped])
         await self._services.journal.step(turn.lease, *opening, draft.stop(ending))
 
 
@@ -441,9 +400,9 @@ _ENDINGS = {
 }
 
 
-def _doubt_lines(draft: TurnDraft, turn: Turn) -> list[str]:
+def _doubt_lines(turn: Turn) -> list[str]:
     """Return the line that names the tool calls that may have happened without a result, if there are any."""
-    names = dict.fromkeys(f"`{call.name}`" for call in draft.doubtful_calls)
+    names = dict.fromkeys(f"`{call.name}`" for call in turn.draft.doubtful_calls)
     if not names:
         return []
     return [
@@ -451,10 +410,10 @@ def _doubt_lines(draft: TurnDraft, turn: Turn) -> list[str]:
     ]
 
 
-def _edit_lines(draft: TurnDraft, turn: Turn, text: str = "") -> list[str]:
+def _edit_lines(turn: Turn, text: str = "") -> list[str]:
     """Return a line with the undo command for each memory change of the turn, unless *text* names the version."""
     lines = []
-    for change in draft.memory_changes:
+    for change in turn.draft.memory_changes:
         versions = [str(each) for each in change["versions"]]
         if versions and all(each in text for each in versions):
             continue
@@ -468,11 +427,13 @@ def _edit_lines(draft: TurnDraft, turn: Turn, text: str = "") -> list[str]:
     return lines
 
 
-def _version_lines(draft: TurnDraft, turn: Turn) -> list[str]:
+def _version_lines(turn: Turn) -> list[str]:
     """Return the line that says that another version of an earlier message was answered as a new message."""
     if turn.message.kind is not InboundKind.MESSAGE or not turn.message.replaces:
         return []
-    return [] if any("replaces" in line for line in draft.lines) else [translate("queue.not_replaced", turn.language)]
+    return (
+        [] if any("replaces" in line for line in turn.draft.lines) else [translate("queue.not_replaced", turn.language)]
+    )
 
 
 def _change_part(old: str, new: str, language: str) -> str:

@@ -17,13 +17,13 @@ from agent.command_services import CommandServices
 from agent.commands import CommandRouter
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.jobs.memory_jobs import MemoryJobs
+from agent.memory.messages.sender_names import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.prompt_assembly import PromptAssembler
 from agent.reminders.reminder_jobs import ReminderJobs
-from agent.turn import RunningTurn, Turn
-from agent.turn_draft import TurnDraft
+from agent.turn import Turn
 from gateway.errors import StoreUnavailable
 from gateway.events import (
     AnswerSource,
@@ -56,7 +56,7 @@ from gateway.ports import (
     TurnRecord,
     TurnStep,
 )
-from gateway.ports.caps import CapNotice, CappedSender, ToolCallCaps, UsageCaps
+from gateway.ports.caps import CapNotice, ToolCallCaps, UsageCaps
 from gateway.text.redaction import SecretRedactor
 
 if TYPE_CHECKING:
@@ -159,14 +159,14 @@ class TurnServices:
     clock_ahead: Callable[[], Awaitable[timedelta]]  # how far our clock is ahead of the platforms', beyond a day
 
     @asynccontextmanager
-    async def claim(self, source: TurnLease | InboxRow, *, is_ending: bool = False) -> AsyncIterator[Turn]:
-        """Derive the facts of a turn from its lease, or of a control command from its row.
+    async def claim(self, source: Turn | InboxRow, *, is_ending: bool = False) -> AsyncIterator[Turn]:
+        """Derive the facts of a turn; a control command becomes a turn of its row here.
 
-        The turn's memory scope is locked, so its files are not moved, until the exit. The sender is admitted again,
-        because access may have been revoked while the message waited; not for a turn that *is_ending*, which must not
-        wait for a platform's answer.
+        The turn's memory scope is locked, so it is not moved, until the exit. The sender is admitted again, because
+        access may have been revoked while the message waited; not for a turn that *is_ending*, which must not wait for
+        a platform's answer.
         """
-        row = source if isinstance(source, InboxRow) else source.rows[0]
+        row = source if isinstance(source, InboxRow) else source.row
         message = row.message
         context: MessageContext
 
@@ -177,27 +177,18 @@ class TurnServices:
 
         async with self.scope_lock.hold_shared(current_scope):
             admission = None if is_ending else await self.current_admission(row, context)
-            locale, is_named = self.locales.observe(message, context), admission is not None and admission.is_named
-            yield Turn(
-                lease=source if isinstance(source, TurnLease) else await self._lease_control(source),
-                account=context.account,
-                person=context.person,
-                accounts=context.accounts,
-                scope=context.scope,
+            locale = self.locales.observe(message, context)
+            is_named = admission is not None and admission.is_named
+            turn = source if isinstance(source, Turn) else Turn(lease=await self._lease_control(row), is_control=True)
+            turn.identify(
+                context,
                 role=row.role if admission is None else admission.role,
                 is_admitted=is_ending or admission is not None,
                 is_named=is_named,
-                language=locale.language,
-                zone=locale.zone,
                 profile=self.profiles.apply(message.key, context.overrides),
-                capped_sender=CappedSender(
-                    account=context.account,
-                    accounts=context.accounts,
-                    is_named=is_named,
-                    caps=context.overrides.caps,
-                    chat_caps=context.parent_overrides.caps,
-                ),
             )
+            turn.language, turn.zone = locale.language, locale.zone
+            yield turn
 
     async def _lease_control(self, row: InboxRow) -> TurnLease:
         """Return a lease of this process alone. Call it with the scope locked: a moved scope has a new transcript."""
@@ -206,12 +197,20 @@ class TurnServices:
         return TurnLease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
 
     async def load_conversation(self, turn: Turn) -> Conversation:
-        """Return the turn's conversation. Memory changes of earlier turns in the scope are applied first."""
+        """Load the turn's conversation and return it; memory changes of earlier turns in its scope are applied first."""
         await self.memory_jobs.settle_turn(turn.lease.session, turn.scope)
         if turn.message.chat_kind is ChatKind.DIRECT and len(turn.accounts) > 1:
             await self._note_chat(turn)
         await self.profiles.note(turn.key, turn.message.guild)
-        return await self.conversations.open(turn.lease.session, turn.scope, window=turn.profile.memory_window)
+        opened = await self.conversations.open(turn.lease.session, turn.scope, window=turn.profile.memory_window)
+        turn.use(opened)
+        return opened
+
+    def add_notes(self, turn: Turn) -> None:
+        """Add the edits and deletions of earlier messages, which the turn's queue had before it."""
+        names = turn.conversation.speaker_names if turn.has_conversation else SenderNames()
+        for row in turn.lease.notes:
+            turn.draft.add(self.assembler.note(turn.draft, row, turn.zone, names))
 
     async def _note_chat(self, turn: Turn) -> None:
         """Store which linked account a direct chat belongs to: unlinking the accounts later separates their chats."""
@@ -224,14 +223,11 @@ class TurnServices:
         is_reply = bool(outbound) and outbound[0].key == turn.key and not turn.lease.is_uncertain
         return self.previews.plan_at_once(outbound[0]) if is_reply else ()
 
-    async def commit(
+    async def finish(
         self,
-        running: RunningTurn,
         turn: Turn,
-        conversation: Conversation,
-        draft: TurnDraft,
         outcome: MessageOutcome,
-        outbound: Sequence[OutboundMessage],
+        outbound: Sequence[OutboundMessage] = (),
         *,
         failure: str = "",
         ends: Sequence[str] = (),
@@ -240,42 +236,50 @@ class TurnServices:
         audit: AuditEntry | None = None,
         cap_notice: CapNotice | None = None,
         new_transcript: str = "",
-    ) -> None:
-        """Store the turn with its messages and jobs in one transaction; once it starts, /stop has no effect."""
+    ) -> MessageOutcome:
+        """Store the turn with its messages and jobs in one transaction; return *outcome*.
+
+        Once it starts, /stop has no effect. It is the one way in which a turn ends.
+        """
+        draft, conversation = turn.draft, turn.conversation if turn.has_conversation else None
         record = draft.record(
             outcome,
             self.now(),
             scope=turn.scope,
             failure=failure,
-            supersedes=turn.retried,
+            supersedes="" if conversation is None else turn.retried,
             new_transcript=new_transcript,
         )
-        running.is_committing = True
-        record = conversation.with_mark(record)
-        all_jobs: Sequence[Job] = (
-            *draft.jobs(turn.account.name, record.at, turn.scope),
-            *jobs,
-            *due_jobs(conversation, record),
+        turn.is_committing = True
+        due: Sequence[Job] = ()
+        if conversation is not None:
+            record = conversation.with_mark(record)
+            due = due_jobs(conversation, record)
+        all_jobs = (*draft.jobs(turn.account.name, record.at, turn.scope), *jobs, *due)
+        commit = TurnCommit(
+            record=record,
+            outbound=tuple(outbound),
+            parts=() if turn.is_control else self._plan_reply(turn, outbound),
+            ends=(*draft.ended_jobs, *ends),
+            jobs=all_jobs,
+            advances=tuple(advances),
+            audit=audit,
+            cap_notices=(cap_notice,) if cap_notice else (),
         )
-        stored = await self.journal.commit(
-            turn.lease,
-            TurnCommit(
-                record=record,
-                outbound=tuple(outbound),
-                parts=self._plan_reply(turn, outbound),
-                ends=(*draft.ended_jobs, *ends),
-                jobs=tuple(all_jobs),
-                advances=tuple(advances),
-                audit=audit,
-                cap_notices=(cap_notice,) if cap_notice else (),
-            ),
-        )
-        conversation.adopt(stored)
+        if turn.is_control:
+            await self.journal.settle(turn.row, commit)
+        else:
+            stored = await self.journal.commit(turn.lease, commit)
+            if conversation is not None:
+                conversation.adopt(stored)
+        if new_transcript or (conversation is None and not turn.is_control):  # a cached one lacks what is stored now
+            self.conversations.forget(turn.key)
         self.search.note(turn.scope)
         if failure:
             self.meter.count("turn_failures", failure=failure)
         for job in all_jobs:
             self.memory_jobs.note(job)
+        return outcome
 
 
 def build_reply(

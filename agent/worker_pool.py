@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
-from agent.turn import RunningTurn, RunningTurns, TurnPhases
+from agent.turn import RunningTurns, Turn, TurnPhases
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
 from gateway.ports import TURN_SPAN, InboxRow, MessageOutcome, MetricsRecorder, Suspect, TraceSpan, TurnLease
@@ -47,13 +47,13 @@ _NONE = timedelta(0)
 class TurnHandler(Protocol):
     """Runs leased turns; implemented by `agent.turn_runner.TurnRunner`."""
 
-    async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
-        """Run the turn to its commit. Cancelled without `stop_wanted`, it commits nothing."""
+    async def handle_turn(self, turn: Turn) -> MessageOutcome:
+        """Run the turn to its commit. Cancelled without `is_stop_wanted`, it commits nothing."""
 
-    async def handle_stop(self, running: RunningTurn) -> None:
+    async def handle_stop(self, turn: Turn) -> MessageOutcome:
         """Commit the turn as stopped."""
 
-    async def dead_letter(self, lease: TurnLease) -> None:
+    async def dead_letter(self, turn: Turn) -> None:
         """Commit the turn as dead-lettered and notify its sender."""
 
     async def control(self, row: InboxRow) -> None:
@@ -215,7 +215,7 @@ class WorkerPool:
             if isinstance(work, InboxRow):
                 await self._run_control(work)
             elif is_beyond:
-                await self._guard(work, self._handler.dead_letter(work))
+                await self._guard(work, self._handler.dead_letter(Turn(lease=work)))
             else:
                 await self._run_turn(work, phases)
         self._tried.add(work.turn if isinstance(work, TurnLease) else turn_id(work.message))
@@ -256,17 +256,14 @@ class WorkerPool:
                 await asyncio.sleep(_STORE_PAUSE.total_seconds())
 
     async def _run_turn(self, lease: TurnLease, phases: TurnPhases) -> None:
-        running = RunningTurn(lease=lease, task=asyncio.current_task(), phases=phases)
+        turn = Turn(lease=lease, task=asyncio.current_task(), phases=phases)
         started = self._clock()
         outcome = "failed"
         try:
-            if self.turns.add(running):
-                outcome = await self._handler.handle_turn(running)
-            else:
-                await self._handler.handle_stop(running)
-                outcome = MessageOutcome.STOPPED
+            handle = self._handler.handle_turn if self.turns.add(turn) else self._handler.handle_stop
+            outcome = await handle(turn)
         except asyncio.CancelledError:
-            outcome = await self._end_cancelled(running)
+            outcome = await self._end_cancelled(turn)
         except LeaseLost:
             outcome = "lost"
             log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
@@ -278,14 +275,14 @@ class WorkerPool:
             await asyncio.sleep(_STORE_PAUSE.total_seconds())
         except Exception:  # the turn boundary: siblings survive a bad turn
             log.exception("turn.failed", key=str(lease.key), turn=lease.turn)
-            await self._guard(lease, self._handler.dead_letter(lease))
+            await self._guard(lease, self._handler.dead_letter(turn))
         finally:
             self.turns.remove(lease.key)
             seconds = self._clock() - started
             self._meter.count("turns", outcome=str(outcome))
             self._meter.time("turn_seconds", seconds)
             if self._meter.records_spans and outcome in _ENDINGS:
-                self._trace(running, str(outcome))
+                self._trace(turn, str(outcome))
             log.info(
                 "turn.done",
                 key=str(lease.key),
@@ -296,10 +293,10 @@ class WorkerPool:
                 seconds=round(seconds, 3),
             )
 
-    def _trace(self, running: RunningTurn, outcome: str) -> None:
+    def _trace(self, turn: Turn, outcome: str) -> None:
         """Record the turn and its stages. One that another attempt continues is recorded by that attempt."""
-        lease, ended = running.lease, datetime.now(UTC)
-        began = list(running.stage_times.items())
+        lease, ended = turn.lease, datetime.now(UTC)
+        began = list(turn.stage_times.items())
         for n, (name, at) in enumerate(began):
             until = began[n + 1][1] if n + 1 < len(began) else ended
             self._meter.span(TraceSpan(turn=lease.turn, name=name, began=at, ended=until))
@@ -320,17 +317,17 @@ class WorkerPool:
             )
         )
 
-    async def _end_cancelled(self, running: RunningTurn) -> str:
+    async def _end_cancelled(self, turn: Turn) -> str:
         task = asyncio.current_task()
-        if running.stop_wanted:
+        if turn.is_stop_wanted:
             if task is not None:
                 task.uncancel()
-            await self._guard(running.lease, self._handler.handle_stop(running))
+            await self._guard(turn.lease, self._handler.handle_stop(turn))
             return MessageOutcome.STOPPED
         if self._draining:
             if task is not None:
                 task.uncancel()
-            await self._release(running.lease)
+            await self._release(turn.lease)
             return "given_back"
         raise asyncio.CancelledError
 

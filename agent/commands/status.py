@@ -111,7 +111,7 @@ async def stop(context: CommandContext) -> CommandReply:
     in_threads = False
     if not stopped and not dropped:
         running = service.turns.get(context.key)
-        if running is not None and running.is_told(sender, context.turn.row.seq):
+        if running is not None and running.is_meant(sender, context.turn.row.seq):
             return context.reply("commands.already_answered")
         # The message that starts a thread was written at the top level.
         if context.key.thread in ("", message.message_id) and not is_own_button:

@@ -20,8 +20,7 @@ from agent.reminders.reminder import (
     reminders_in,
 )
 from agent.reminders.reminder_jobs import FAILED, REVOKED, settle_job, snooze_buttons
-from agent.turn import RunningTurn, Turn
-from agent.turn_draft import TurnDraft
+from agent.turn import Turn
 from agent.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage
 from gateway.i18n import translate
@@ -52,7 +51,7 @@ class ReminderTurnRunner:
         self._services = services
         self._jobs = services.reminders.jobs
 
-    async def run(self, running: RunningTurn, turn: Turn) -> bool:
+    async def run(self, turn: Turn) -> bool:
         """Commit the turn of a reminder without a model; return False if a model has to answer it.
 
         A reminder that was cancelled since it fired says nothing.
@@ -67,19 +66,15 @@ class ReminderTurnRunner:
         text, advances = turn.message.text, tuple[JobAdvance, ...]()
         if command == LATE:
             text, advances = await self._list_late(turn, jobs)
-        await self._commit(running, turn, "" if is_cancelled else text, advances, has_buttons=command == SAY)
+        await self._commit(turn, "" if is_cancelled else text, advances, has_buttons=command == SAY)
         return True
 
-    async def _commit(
-        self, running: RunningTurn, turn: Turn, text: str, advances: tuple[JobAdvance, ...], *, has_buttons: bool
-    ) -> None:
-        services = self._services
-        conversation = await services.load_conversation(turn)
-        draft = TurnDraft(turn.lease)
+    async def _commit(self, turn: Turn, text: str, advances: tuple[JobAdvance, ...], *, has_buttons: bool) -> None:
+        services, draft = self._services, turn.draft
+        await services.load_conversation(turn)
         is_others = any(each.job.payload.get("origin") == UNTRUSTED for each in advances)
         draft.begins_tainted = turn.message.is_forwarded or is_others
-        for row in turn.lease.notes:
-            draft.add(services.assembler.note(draft, row, turn.zone, conversation.speaker_names))
+        services.add_notes(turn)
         outbound: tuple[OutboundMessage, ...] = ()
         if text:
             draft.add(draft.message("assistant", text, services.now()))
@@ -88,7 +83,7 @@ class ReminderTurnRunner:
             outbound = build_reply(turn, text, OutboundKind.ANSWER, choices=buttons, links=links)
         if has_buttons and turn.is_shared:
             outbound = tuple(call_person(turn, each) for each in outbound)
-        await services.commit(running, turn, conversation, draft, MessageOutcome.ANSWERED, outbound, advances=advances)
+        await services.finish(turn, MessageOutcome.ANSWERED, outbound, advances=advances)
 
     async def _list_late(self, turn: Turn, jobs: tuple[Job, ...]) -> tuple[str, tuple[JobAdvance, ...]]:
         """Return one text about the reminders of this chat that are over a day late, and their next slots."""
