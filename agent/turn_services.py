@@ -197,7 +197,7 @@ class TurnServices:
         return TurnLease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
 
     async def load_conversation(self, turn: Turn) -> Conversation:
-        """Load the turn's conversation and return it; memory changes of earlier turns in its scope are applied first."""
+        """Load and return the turn's conversation. Memory changes of earlier turns in the scope are applied first."""
         await self.memory_jobs.settle_turn(turn.lease.session, turn.scope)
         if turn.message.chat_kind is ChatKind.DIRECT and len(turn.accounts) > 1:
             await self._note_chat(turn)

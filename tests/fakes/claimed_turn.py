@@ -6,8 +6,7 @@ from typing import Any
 
 from agent.turn import Turn
 from gateway.events import InboundMessage, PlatformAccount, Role
-from gateway.ports import InboxRow, SessionRow, TurnLease
-from gateway.ports.caps import CappedSender
+from gateway.ports import InboxRow, MessageContext, SessionRow, TurnLease
 
 SENDER = PlatformAccount(kind="telegram", id="7")
 
@@ -16,17 +15,8 @@ def turn_of(message: InboundMessage, *, role: Role, scope: str, profile: Any = N
     """Return the turn of *message*; no test that uses it looks at the profile unless it gives one."""
     row = InboxRow(seq=1, message=message, accepted_at=message.sent_at, role=role)
     session = SessionRow(key=message.key, transcript="x" * 16, next_index=0, created_at=message.sent_at)
-    return Turn(
-        lease=TurnLease(key=message.key, turn="t1", epoch=0, rows=(row,), session=session),
-        account=SENDER,
-        person="telegram%3a7",
-        accounts=(SENDER,),
-        scope=scope,
-        role=role,
-        is_admitted=True,
-        is_named=True,
-        language="en",
-        zone="UTC",
-        profile=profile,
-        capped_sender=CappedSender(account=SENDER, accounts=(SENDER,), is_named=True),
-    )
+    turn = Turn(lease=TurnLease(key=message.key, turn="t1", epoch=0, rows=(row,), session=session))
+    facts = MessageContext(scope=scope, account=SENDER, person="telegram%3a7")
+    turn.identify(facts, role=role, is_admitted=True, is_named=True, profile=profile)
+    turn.language, turn.zone = "en", "UTC"
+    return turn

@@ -12,7 +12,7 @@ from string import ascii_letters
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.turn import RunningTurn, RunningTurns
+from agent.turn import RunningTurns, Turn
 from agent.worker_pool import WorkerPool
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
@@ -44,8 +44,8 @@ class TimedWorker:
         self.poison = ""  # the text of the turn that ends the process when it works
         self.crashed = asyncio.Event()
 
-    async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
-        lease = running.lease
+    async def handle_turn(self, turn: Turn) -> MessageOutcome:
+        lease = turn.lease
         text = lease.rows[0].message.text
         if self.errors:
             self.diary.append(("refused", text, self.clock.seconds))
@@ -55,7 +55,7 @@ class TimedWorker:
         self.most_at_once = max(self.most_at_once, self.at_once)
         try:
             if self.model_seconds:
-                async with running.pause():
+                async with turn.pause():
                     await asyncio.sleep(self.model_seconds)
             if text == self.poison:
                 self.crashed.set()
@@ -69,15 +69,16 @@ class TimedWorker:
         self.diary.append(("end", text, self.clock.seconds))
         return MessageOutcome.ANSWERED
 
-    async def handle_stop(self, running: RunningTurn) -> None:
+    async def handle_stop(self, turn: Turn) -> MessageOutcome:
         await asyncio.sleep(self.ending)
-        await self.commit(running.lease, MessageOutcome.STOPPED, "stopped")
+        await self.commit(turn.lease, MessageOutcome.STOPPED, "stopped")
+        return MessageOutcome.STOPPED
 
-    async def dead_letter(self, lease: TurnLease) -> None:
-        self.buried.append(lease.rows[0].message.text)
+    async def dead_letter(self, turn: Turn) -> None:
+        self.buried.append(turn.message.text)
         if self.is_hopeless:
             raise RuntimeError("a bug in the burial")
-        await self.commit(lease, MessageOutcome.DEAD, "set aside")
+        await self.commit(turn.lease, MessageOutcome.DEAD, "set aside")
 
     async def control(self, row: InboxRow) -> None:
         self.controls.append(row.message.text)

@@ -14,11 +14,11 @@ from datetime import timedelta
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.turn import RunningTurn, RunningTurns
+from agent.turn import RunningTurns, Turn
 from agent.worker_pool import WorkerPool
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
-from gateway.ports import ChatActivity, InboxRow, MessageOutcome, TurnLease
+from gateway.ports import ChatActivity, InboxRow, MessageOutcome
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import KEYED, RINGING, ChannelFault, FakeChannel, MemoryPlatform
@@ -72,8 +72,8 @@ class StreamingWorker:
         self._store = store
         self._deliverer = deliverer
 
-    async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
-        lease = running.lease
+    async def handle_turn(self, turn: Turn) -> MessageOutcome:
+        lease = turn.lease
         question = lease.rows[0].message.text
         preview = self._deliverer.open(lease, "en")
         try:
@@ -85,10 +85,10 @@ class StreamingWorker:
         await self._store.journal.commit(lease, answered(lease, f"{question}{ENDS}"))
         return MessageOutcome.ANSWERED
 
-    async def handle_stop(self, running: RunningTurn) -> None:
+    async def handle_stop(self, turn: Turn) -> MessageOutcome:
         raise NotImplementedError
 
-    async def dead_letter(self, lease: TurnLease) -> None:
+    async def dead_letter(self, turn: Turn) -> None:
         raise NotImplementedError
 
     async def control(self, row: InboxRow) -> None:
