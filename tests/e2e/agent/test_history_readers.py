@@ -33,7 +33,9 @@ async def test_no_reader_misses_a_conversation_that_is_ended_meanwhile() -> None
 
         async def end_conversations() -> None:
             nonlocal ended
-            for n in range(1, 25):
+            n = 0
+            while n < 24 or reads <= 10:  # on a busy machine a read takes as long as several conversations
+                n += 1
                 await parlour.channel.ask("ann", "/new")
                 await parlour.channel.ask("ann", f"the marker {n}")
                 ended = n
@@ -47,7 +49,7 @@ async def test_no_reader_misses_a_conversation_that_is_ended_meanwhile() -> None
                 assert marks == sorted(set(marks))
                 assert set(range(before + 1)) <= set(marks)
                 reads += 1
-        assert reads > 10
+        assert ended >= 24
 
 
 async def test_a_position_stays_good_after_a_new_conversation_and_an_erasure() -> None:
