@@ -1,4 +1,4 @@
-"""What issue 3 asks to be shown for Slack, row by row: each is a test over the wire, with the real slack_sdk and bolt.
+"""What issue 3 asks to be shown for Slack, row by row: each is a test over the wire, with the real slack_sdk.
 
 - text: test_gateway_slack.test_people_are_answered_where_they_wrote
 - thread: test_slack_inbound_wire.test_two_people_at_once_are_two_threads
@@ -139,7 +139,7 @@ async def test_a_crowd_of_connections_is_not_made_worse() -> None:
     """Told that there are too many, it waits a random moment before it comes again, and comes once."""
     async with slack() as up:
         assert up.channel._socket is not None
-        up.channel._socket._client.crowded = (0.2, 0.3)
+        up.channel._socket.crowded = (0.2, 0.3)
         loop = asyncio.get_running_loop()
         told_at = loop.time()
         await up.server.refresh("too_many_websockets")
