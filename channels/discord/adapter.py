@@ -19,16 +19,11 @@ from channels.discord.api import DiscordApi, DiscordRefusal, map_send_errors
 from channels.discord.chats import DiscordHistory, DiscordMembers, DiscordReplyThreads
 from channels.discord.gateway_client import DiscordGatewayClient
 from channels.discord.gateway_connection import DiscordGateway, login_error
-from channels.discord.inbound import DiscordGuilds, DiscordInbound, DiscordState, InboundLimits
-from channels.discord.interactions import (
-    DiscordButtons,
-    DiscordCommands,
-    DiscordInteractions,
-    DiscordReactions,
-    try_to_register,
-)
-from channels.discord.outbound import DiscordActivity, DiscordFiles, DiscordOutbound
-from channels.discord.shards import BotShard, DiscordReadCursors, IdentifyLimit, carry_notes, list_shards
+from channels.discord.inbound import DiscordInbound, InboundLimits
+from channels.discord.interactions import DiscordCommands, DiscordInteractions, DiscordReactions
+from channels.discord.outbound import DiscordFiles, DiscordOutbound
+from channels.discord.shards import BotShard, IdentifyLimit, carry_notes, list_shards
+from channels.kit.background import RepeatedActivity
 from channels.kit.followed_threads import FollowedThreads
 from channels.kit.parts import build_receipt
 from gateway.errors import RetryLater, StoreUnavailable, UserError
@@ -50,24 +45,10 @@ from gateway.ports import (
     channel_wide_key,
 )
 
-CAPABILITIES = ChannelCapabilities(
-    text_limit=render.LIMIT,
-    max_parts=render.MOST_PARTS,
-    edits=True,
-    finds=True,
-    send_key=True,
-    send_key_for=timedelta(minutes=2),  # Discord remembers a nonce for "a few minutes"
-    rings=True,
-    preview_every=timedelta(seconds=1.2),
-    shows_activity=True,
-    file_limit=render.FILE_LIMIT,
-    choices=render.MOST_BUTTONS,
-    mentions=True,
-)
-
 _FATAL_PAUSE = 900.0  # seconds after a refused token or intent: each attempt costs one of the day's 1,000 IDENTIFYs
 _LOGIN_WAIT = timedelta(seconds=2)
 _FOLLOWED_THREADS = 5_000
+_TYPING_INTERVAL = 8.0  # seconds; Discord shows it for ten
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +70,20 @@ class DiscordShard:
 class DiscordChannel:
     """One bot. Implements `Channel` and the `Supports…` of files, history, replay, senders and shards."""
 
-    capabilities = CAPABILITIES
+    capabilities = ChannelCapabilities(
+        text_limit=render.LIMIT,
+        max_parts=render.MOST_PARTS,
+        edits=True,
+        finds=True,
+        send_key=True,
+        send_key_for=timedelta(minutes=2),  # Discord remembers a nonce for "a few minutes"
+        rings=True,
+        preview_every=timedelta(seconds=1.2),
+        shows_activity=True,
+        file_limit=render.FILE_LIMIT,
+        choices=render.MOST_BUTTONS,
+        mentions=True,
+    )
 
     def __init__(self, context: ChannelContext, *, identify_pause: float = 5.0) -> None:
         self.name = context.name
@@ -107,16 +101,14 @@ class DiscordChannel:
         self._threads = self._build_threads(context)
         self._followed = FollowedThreads(context.state, size=_FOLLOWED_THREADS, is_shared=context.is_shared)
         self._limits = InboundLimits()
-        self._interactions = DiscordInteractions(context, api)
-        self._buttons = DiscordButtons(context, api, self._reactions)
-        self._activity = DiscordActivity(api, self._reactions.tasks, self._threads.chat_of)
+        self._interactions = DiscordInteractions(context, api, self._reactions)
+        self._typing = RepeatedActivity(self._reactions.tasks, _TYPING_INTERVAL)
         self._members = DiscordMembers(api)
         self._history = DiscordHistory(self.name, api, self._members, client=self._client_of)
         self._outbound = DiscordOutbound(
             api,
             self._threads,
             self._interactions,
-            self._buttons,
             self._reactions,
             context.blobs,
             language=context.language,
@@ -153,28 +145,21 @@ class DiscordChannel:
 
     def _build_shard(self, shard: BotShard) -> DiscordShard:
         context = self._context
-        state = DiscordState(
-            cursors=DiscordReadCursors(context.state, shard),
-            threads=self._threads,
-            interactions=self._interactions,
-            buttons=self._buttons,
-            guilds=DiscordGuilds(self.name, context.state, context.intake, shard),
-            followed=self._followed,
-        )
         inbound = DiscordInbound(
             context,
             self._api,
-            state,
-            shard=shard,
+            shard,
             limits=self._limits,
             members=self._members,
             history=self._history,
+            threads=self._threads,
+            followed=self._followed,
             reactions=self._reactions,
+            interactions=self._interactions,
         )
         gateway = DiscordGateway(
             self.name,
             inbound,
-            state.cursors,
             context.state,
             shard=shard,
             identify_limit=self._identify_limit,
@@ -204,7 +189,7 @@ class DiscordChannel:
         return client.file_limit(chat) if client else render.FILE_LIMIT
 
     def _on_ready(self, shard: BotShard, guilds: Sequence[str]) -> None:
-        self._reactions.tasks.start(partial(try_to_register, self._commands, guilds, shard), "commands")
+        self._reactions.tasks.start(partial(self._commands.register, guilds, shard), "commands")
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -351,9 +336,12 @@ class DiscordChannel:
     async def show(self, activity: ChatActivity) -> None:
         """Show or stop typing; Discord has no status texts."""
         if activity.on and self._api.me:
-            self._activity.start(activity.key)
+            self._typing.start(activity.key, partial(self._show_typing, activity.key))
         elif not activity.on:
-            await self._activity.stop(activity.key)
+            await self._typing.stop(activity.key)
+
+    async def _show_typing(self, key: SessionKey) -> None:
+        await self._api.typing(await self._threads.chat_of(key))
 
     def remove_reactions(self, key: SessionKey) -> None:
         """Remove the reactions of the messages of *key* that have ended; see `SupportsReactions`."""

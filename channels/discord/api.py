@@ -142,23 +142,6 @@ class DiscordApi:
 
         *components* are shown below a text without a file. The mention of the user *calls* notifies; no other does.
         """
-        try:
-            return await self._post(chat, text, nonce, reply_to, file, components, calls)
-        except DiscordRefusal as error:
-            if not (reply_to and error.code == _CANNOT_REPLY):
-                raise
-        return await self._post(chat, text, nonce, "", file, components, calls)
-
-    async def _post(
-        self,
-        chat: str,
-        text: str,
-        nonce: str,
-        reply_to: str,
-        file: tuple[str, bytes] | None,
-        components: Sequence[Mapping[str, Any]],
-        calls: str,
-    ) -> str:
         extras: dict[str, Any] = {}
         if reply_to:
             # The message may have been deleted: then the answer is no reply.
@@ -167,20 +150,25 @@ class DiscordApi:
             ).to_message_reference_dict()
         if file is not None:
             extras["file"] = discord.File(BytesIO(file[1]), filename=file[0])
-        # The library's own method would parse the whole response; only the id is needed.
-        with (
-            handle_message_parameters(
-                text or None,
-                nonce=nonce,
-                flags=discord.MessageFlags(suppress_embeds=True),
-                allowed_mentions=_allowed_mentions(calls),
-                mention_author=False,
-                **extras,
-            ) as params,
-            map_send_errors(),
-        ):
-            _add_components(params, components)
-            message = await self._client.http.send_message(int(chat), params=params)
+        try:
+            # The library's own method would parse the whole response; only the id is needed.
+            with (
+                handle_message_parameters(
+                    text or None,
+                    nonce=nonce,
+                    flags=discord.MessageFlags(suppress_embeds=True),
+                    allowed_mentions=_allowed_mentions(calls),
+                    mention_author=False,
+                    **extras,
+                ) as params,
+                map_send_errors(),
+            ):
+                _add_components(params, components)
+                message = await self._client.http.send_message(int(chat), params=params)
+        except DiscordRefusal as error:
+            if not (reply_to and error.code == _CANNOT_REPLY):
+                raise
+            return await self.post(chat, text, nonce=nonce, file=file, components=components, calls=calls)
         return str(message["id"])
 
     async def edit(self, chat: str, message_id: str, text: str, components: Sequence[Mapping[str, Any]] = ()) -> None:

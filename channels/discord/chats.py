@@ -288,13 +288,16 @@ class DiscordReplyThreads:
         return replace(message, key=SessionKey(message.key.channel, f"{message.key.chat}/{message.message_id}"))
 
     async def start(self, message: InboundMessage) -> None:
-        """Store that *message*, which was accepted, started its thread, and start it. Raises SendFailed."""
+        """Store that *message*, which was accepted, started its thread, and start it; else sending the answer does."""
         thread = message.key.thread
         if not thread or thread != message.message_id or not self._is_on(message):
             return
         if not await self._has_started(thread):
             await self._save_start(thread)
-        await self.chat_of(message.key, name=message.text)
+        try:
+            await self.chat_of(message.key, name=message.text)
+        except SendFailed as error:
+            log.info("discord.thread_later", thread=thread, reason=str(error))
 
     async def chat_of(self, key: SessionKey, *, name: str = "") -> str:
         """Return the Discord channel of a session's messages; start the thread if necessary. Raises SendFailed."""
@@ -345,11 +348,3 @@ class DiscordReplyThreads:
             oldest = next(iter(started))
             del started[oldest]
             await self._state.save(f"{_PREFIX}{oldest}", None)
-
-
-async def try_to_start(threads: DiscordReplyThreads, message: InboundMessage) -> None:
-    """Start the thread of an accepted message; a failure is retried when the answer is sent."""
-    try:
-        await threads.start(message)
-    except SendFailed as error:
-        log.info("discord.thread_later", thread=message.key.thread, reason=str(error))

@@ -36,6 +36,10 @@ _RESUMABLE_FOR = timedelta(minutes=5)  # Discord says no time; one that it forgo
 _GOING_ON = 4000
 ODD = "ODD"  # the name of an event that the library could not parse
 _ESSENTIAL = frozenset({"READY", "RESUMED"})  # without these there is no session, so the connection is restarted
+_PASSED = _ESSENTIAL | {"GUILD_CREATE", "GUILD_DELETE"}  # which the library takes in first
+_RAW = frozenset(
+    {"MESSAGE_CREATE", "MESSAGE_UPDATE", "MESSAGE_DELETE", "MESSAGE_DELETE_BULK", "INTERACTION_CREATE"}
+)  # which it does not see
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +129,17 @@ class RawEventState(ConnectionState["DiscordGatewayClient"]):
             ws.identify = ws.resume  # type: ignore[method-assign]
 
     def guard(self) -> None:
-        """Make the library skip an event that it cannot parse, and pass it on as ODD."""
+        """Pass events on, and make the library skip one that it cannot parse, which is passed on as ODD."""
         self.guild_changes = Counter()
         for name, parse in self.parsers.items():
-            if name not in _ESSENTIAL:
-                self.parsers[name] = partial(self._parse, name, parse)
+            self.parsers[name] = self._guarded(name, parse)
+
+    def _guarded(self, name: str, parse: Callable[[Any], None]) -> Callable[[Any], None]:
+        if name in _RAW:
+            parse = partial(self.on_event, name)
+        elif name in _PASSED:
+            parse = partial(self._parse_and_pass, name, parse)
+        return parse if name in _ESSENTIAL else partial(self._parse, name, parse)
 
     def _parse(self, name: str, parse: Callable[[Any], None], data: Any) -> None:
         try:
@@ -139,47 +149,14 @@ class RawEventState(ConnectionState["DiscordGatewayClient"]):
         except Exception as error:  # noqa: BLE001 - the channel boundary: whatever the library trips over
             self.on_event(ODD, {"t": name, "d": data, "error": type(error).__name__})
 
-    def parse_message_create(self, data: Any) -> None:
-        """Pass a new message on."""
-        self.on_event("MESSAGE_CREATE", data)
-
-    def parse_message_update(self, data: Any) -> None:
-        """Pass a changed message on."""
-        self.on_event("MESSAGE_UPDATE", data)
-
-    def parse_message_delete(self, data: Any) -> None:
-        """Pass a deletion on."""
-        self.on_event("MESSAGE_DELETE", data)
-
-    def parse_message_delete_bulk(self, data: Any) -> None:
-        """Pass a bulk deletion on."""
-        self.on_event("MESSAGE_DELETE_BULK", data)
-
-    def parse_interaction_create(self, data: Any) -> None:
-        """Pass a native command or a press on."""
-        self.on_event("INTERACTION_CREATE", data)
-
-    def parse_ready(self, data: Any) -> None:
-        """Start a new session."""
-        super().parse_ready(data)
-        self.on_event("READY", data)
-
-    def parse_resumed(self, data: Any) -> None:
-        """Resume a session; missed events follow."""
-        super().parse_resumed(data)
-        self.on_event("RESUMED", data)
-
-    def parse_guild_create(self, data: Any) -> None:
-        """Load a guild, its channels and threads."""
+    def _parse_and_pass(self, name: str, parse: Callable[[Any], None], data: Any) -> None:
         try:
-            super().parse_guild_create(data)
-        finally:
-            self.on_event("GUILD_CREATE", data)  # chats that the library failed to load are fetched one by one
-
-    def parse_guild_delete(self, data: Any) -> None:
-        """Remove a guild that the bot left or that is unavailable."""
-        super().parse_guild_delete(data)
-        self.on_event("GUILD_DELETE", data)
+            parse(data)
+        except Exception:
+            if name == "GUILD_CREATE":  # chats that the library failed to load are fetched one by one
+                self.on_event(name, data)
+            raise
+        self.on_event(name, data)
 
 
 class DiscordGatewayClient(discord.Client):

@@ -18,7 +18,6 @@ from channels.discord.inbound import DiscordInbound
 from channels.discord.setup import is_discord, not_discord
 from channels.discord.shards import (
     BotShard,
-    DiscordReadCursors,
     EventSequencer,
     IdentifyLimit,
     SequencedEvent,
@@ -82,7 +81,6 @@ class DiscordGateway:
         self,
         name: str,
         inbound: DiscordInbound,
-        cursors: DiscordReadCursors,
         state: ChannelState,
         *,
         shard: BotShard,
@@ -94,7 +92,7 @@ class DiscordGateway:
         self._on_ready = on_ready
         self._awaited: set[str] = set()  # guilds of this session that were not announced yet
         self._inbound = inbound
-        self._cursors = cursors
+        self._cursors = inbound.cursors
         self._state = state
         self._note = shard.note("session")
         self._client: DiscordGatewayClient | None = None

@@ -16,9 +16,9 @@ from cachetools import LRUCache
 
 from channels.discord import parse
 from channels.discord.api import DiscordApi
-from channels.discord.chats import DiscordHistory, DiscordMembers, DiscordReplyThreads, try_to_start
+from channels.discord.chats import DiscordHistory, DiscordMembers, DiscordReplyThreads
 from channels.discord.gateway_client import DiscordGatewayClient
-from channels.discord.interactions import DiscordButtons, DiscordInteractions, DiscordReactions
+from channels.discord.interactions import DiscordInteractions, DiscordReactions
 from channels.discord.shards import (
     OLDEST,
     BotShard,
@@ -30,7 +30,7 @@ from channels.discord.shards import (
 from channels.kit.background import utc_now
 from channels.kit.followed_threads import FollowedThreads
 from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
-from gateway.events import InboundKind, InboundMessage
+from gateway.events import InboundMessage
 from gateway.ports import (
     ChannelContext,
     ChannelState,
@@ -61,18 +61,6 @@ class _ParsedMessage:
     mentions_others: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscordState:
-    """The parts of a channel that keep durable notes."""
-
-    cursors: DiscordReadCursors
-    threads: DiscordReplyThreads
-    interactions: DiscordInteractions
-    buttons: DiscordButtons
-    guilds: DiscordGuilds
-    followed: FollowedThreads
-
-
 @dataclass(frozen=True, slots=True)
 class InboundLimits:
     """Limits on concurrent work, for all shards of a channel together."""
@@ -82,31 +70,32 @@ class InboundLimits:
 
 
 class DiscordInbound:
-    """Implements `EventSink`."""
+    """Takes the events of one shard in."""
 
     def __init__(
         self,
         context: ChannelContext,
         api: DiscordApi,
-        state: DiscordState,
-        *,
         shard: BotShard,
+        *,
         limits: InboundLimits,
         members: DiscordMembers,
         history: DiscordHistory,
+        threads: DiscordReplyThreads,
+        followed: FollowedThreads,
         reactions: DiscordReactions,
+        interactions: DiscordInteractions,
     ) -> None:
         self._name = context.name
         self._intake = context.intake
         self._reply_policy = context.reply_policy
         self._api = api
         self._shard = shard
-        self._cursors = state.cursors
-        self._threads = state.threads
-        self._interactions = state.interactions
-        self._buttons = state.buttons
-        self._guilds = state.guilds
-        self._followed = state.followed
+        self.cursors = DiscordReadCursors(context.state, shard)
+        self._guilds = DiscordGuilds(context.name, context.state, context.intake, shard)
+        self._threads = threads
+        self._followed = followed
+        self._interactions = interactions
         self._members = members
         self._history = history
         self._reactions = reactions
@@ -116,19 +105,19 @@ class DiscordInbound:
 
     async def open(self) -> Sequence[str]:
         """Load the read cursors and guilds of earlier runs; return the guilds. Raises StoreUnavailable."""
-        await self._cursors.open()
+        await self.cursors.open()
         return await self._guilds.open()
 
     async def save(self) -> None:
         """Store the read cursors and guilds that changed; raises StoreUnavailable."""
-        await self._cursors.save()
+        await self.cursors.save()
         await self._guilds.save()
 
-    # -- EventSink -----------------------------------------------------------------------------
+    # -- of the event sequencer ---------------------------------------------------------------
 
     async def backfill(self, chat: str) -> None:
         """Process the messages after the chat's read cursor: at most a day's and BACKFILL_LIMIT."""
-        floor = 0 if is_unordered(chat) else await self._cursors.floor(chat)
+        floor = 0 if is_unordered(chat) else await self.cursors.floor(chat)
         client = self.client
         if not floor or (client is not None and self._history.is_closed(client, chat)):
             return
@@ -201,8 +190,8 @@ class DiscordInbound:
         else:
             await self._intake.handle(platform_event, work)
         if event.kind is SequencedEventKind.SAID:
-            self._cursors.advance(chat, event.id, durably=is_accepted)
-            await self._cursors.settle(chat)
+            self.cursors.advance(chat, event.id, durably=is_accepted)
+            await self.cursors.settle(chat)
 
     async def replay(self, platform_event: PlatformEvent) -> None:
         """Take in a message that was quarantined; raise UnreadableEvent for other events."""
@@ -269,8 +258,7 @@ class DiscordInbound:
         is_accepted = result.verdict is not IntakeVerdict.REJECTED
         if event.kind is SequencedEventKind.USED:
             if is_accepted:
-                is_press = message.kind is InboundKind.BUTTON
-                await (self._buttons.hold_press if is_press else self._interactions.defer)(event.payload, message)
+                await self._interactions.hold(event.payload, message)
             elif result.line:
                 await self._interactions.respond_once(event.payload, result.line)
             return is_accepted
@@ -279,8 +267,8 @@ class DiscordInbound:
                 message.key.thread, result, mentions_us=message.is_addressed, mentions_others=parsed.mentions_others
             )
         if is_accepted:
-            self._cursors.note_used(chat, is_direct=not message.guild)
-            await try_to_start(self._threads, message)
+            self.cursors.note_used(chat, is_direct=not message.guild)
+            await self._threads.start(message)
         self._reactions.show_result(chat, message, result)
         return is_accepted
 

@@ -75,20 +75,35 @@ class _PendingCommand:
     is_shared: bool  # in a shared chat, where only the sender sees it
 
 
-class DiscordInteractions:
-    """The pending commands of one channel, by turn."""
+@dataclass(frozen=True, slots=True)
+class _DiscordPress:
+    token: str
+    is_shared: bool  # in a shared chat, where a follow-up is seen by the presser alone
+    rows: str  # of buttons that stay once it is settled, as JSON
 
-    def __init__(self, context: ChannelContext, api: DiscordApi) -> None:
+
+class DiscordInteractions:
+    """The pending commands and presses of one channel, by turn."""
+
+    def __init__(self, context: ChannelContext, api: DiscordApi, reactions: DiscordReactions) -> None:
         self._name = context.name
         self._api = api
         self._language = context.language(channel_wide_key(context.name))
-        self._pending = PendingResponses(context, _PendingCommand, _PREFIX, lifetime=LIFETIME)
+        self._commands = PendingResponses(context, _PendingCommand, _PREFIX, lifetime=LIFETIME)
+        self.presses = PendingPresses(context, _DiscordPress, lifetime=LIFETIME, tasks=reactions.tasks, end=self._end)
 
-    async def defer(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
-        """Defer the response to *message*, which is durable; raises StoreUnavailable."""
-        token = str(payload["token"])
-        await self._pending.hold(message, _PendingCommand(token, message.chat_kind is not ChatKind.DIRECT))
-        await acknowledge(self._api, self._name, payload, message)
+    async def hold(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
+        """Hold and acknowledge the command or press *message*, which is durable; raises StoreUnavailable."""
+        token, is_shared = str(payload["token"]), message.chat_kind is not ChatKind.DIRECT
+        if message.kind is not InboundKind.BUTTON:
+            await self._commands.hold(message, _PendingCommand(token, is_shared))
+            await self._acknowledge(payload, message)
+            return
+        press = _DiscordPress(token, is_shared, json.dumps(remaining_rows(payload)))
+        is_settled = await self.presses.hold(message, press)
+        await self._acknowledge(payload, message)
+        if is_settled:
+            await self._redraw(press)
 
     async def refuse(self, payload: Mapping[str, Any]) -> None:
         """Tell the sender where the bot answers; failures are logged."""
@@ -102,95 +117,57 @@ class DiscordInteractions:
         await self._api.respond(str(int(payload["id"])), str(payload["token"]), final_response(line))
 
     async def send(self, part: MessagePart, text: str) -> str:
-        """Send a part as the response to its command; return "" if none is pending. Raises SendFailed."""
-        pending = await self._pending.get(part)
-        if pending is None or not _takes(pending, part):
+        """Send a part as the response to its command or press; return "" if none is pending. Raises SendFailed."""
+        if (press := await self._private_press(part)) is not None:
+            try:
+                return await self._api.follow_up(press.token, text)
+            except SendRefused as error:
+                log.info("discord.press_unanswered", channel=self._name, reason=str(error))
+        command = await self._command(part)
+        if command is None:
             return ""
         try:
             if part.id.endswith(_FIRST):
-                return await self._api.edit_original(pending.token, text, render_buttons(part.choices))
-            return await self._api.follow_up(pending.token, text) if pending.is_shared else ""
+                return await self._api.edit_original(command.token, text, render_buttons(part.choices))
+            return await self._api.follow_up(command.token, text) if command.is_shared else ""
         except SendRefused as error:
             log.info("discord.interaction_ended", channel=self._name, reason=str(error))
-            await self._pending.take(part)
+            await self._commands.take(part)
             return ""
 
     async def clear(self, part: MessagePart) -> None:
         """Remove "is thinking" after an answer for the whole chat. Raises SendFailed."""
-        pending = await self._pending.get(part)
-        if pending is not None and pending.is_shared and not part.visible_to:
-            await self._pending.take(part)
-            await self._api.delete_original(pending.token)
+        command = await self._commands.get(part)
+        if command is not None and command.is_shared and not part.visible_to:
+            await self._commands.take(part)
+            await self._api.delete_original(command.token)
 
     async def is_pending(self, part: MessagePart) -> bool:
-        """Return True if *part* belongs into a pending response; raise OutcomeUnknown if a retry could double it."""
-        pending = await self._pending.get(part)
-        if pending is None or not _takes(pending, part):
-            return False
-        if not part.id.endswith(_FIRST):
+        """Return True if *part* belongs into a command's response; raise OutcomeUnknown if a retry could double it."""
+        command = None if (press := await self._private_press(part)) else await self._command(part)
+        if press is not None or (command is not None and not part.id.endswith(_FIRST)):
             raise OutcomeUnknown("a follow-up cannot be asked for")
-        return True
+        return command is not None
 
+    async def _command(self, part: MessagePart) -> _PendingCommand | None:
+        """Return the command that *part* answers: a private part, or any in a direct chat."""
+        command = await self._commands.get(part)
+        return command if command is not None and (part.visible_to or not command.is_shared) else None
 
-async def acknowledge(api: DiscordApi, channel: str, payload: Mapping[str, Any], message: InboundMessage) -> None:
-    """Defer the response to the interaction *payload* of *message*; failures are logged."""
-    try:
-        await api.respond(str(int(payload["id"])), str(payload["token"]), initial_response(message))
-    except SendRefused as error:
-        # Too late, or a repeated event: it must not replace the first response.
-        log.info("discord.interaction_not_held", channel=channel, reason=str(error))
-    except SendFailed as error:
-        log.info("discord.interaction_unsure", channel=channel, reason=str(error))
-
-
-def _takes(pending: _PendingCommand, part: MessagePart) -> bool:
-    """Return True if *part* belongs into *pending*: a private part, or in a direct chat any."""
-    return bool(part.visible_to) if pending.is_shared else True
-
-
-@dataclass(frozen=True, slots=True)
-class _DiscordPress:
-    token: str
-    is_shared: bool  # in a shared chat, where a follow-up is seen by the presser alone
-    rows: str  # of buttons that stay once it is settled, as JSON
-
-
-class DiscordButtons:
-    """The pending presses of one channel, by turn."""
-
-    def __init__(self, context: ChannelContext, api: DiscordApi, reactions: DiscordReactions) -> None:
-        self._name = context.name
-        self._api = api
-        self.presses = PendingPresses(context, _DiscordPress, lifetime=LIFETIME, tasks=reactions.tasks, end=self._end)
-
-    async def hold_press(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
-        """Hold and acknowledge the press *message*, which is durable; raises StoreUnavailable."""
-        rows = json.dumps(remaining_rows(payload))
-        press = _DiscordPress(str(payload["token"]), message.chat_kind is not ChatKind.DIRECT, rows)
-        is_settled = await self.presses.hold(message, press)
-        await acknowledge(self._api, self._name, payload, message)
-        if is_settled:
-            await self._redraw(press)
-
-    async def send_privately(self, part: MessagePart, text: str) -> str:
-        """Show *part* to the presser alone; return "" if it answers no press in a shared chat. Raises SendFailed."""
-        press = await self._press_of(part)
-        if press is None:
-            return ""
-        try:
-            return await self._api.follow_up(press.token, text)
-        except SendRefused as error:
-            log.info("discord.press_unanswered", channel=self._name, reason=str(error))
-            return ""
-
-    async def check_sent(self, part: MessagePart) -> None:
-        """Raise OutcomeUnknown if *part* may have been sent by `send_privately`, which cannot be looked up."""
-        if await self._press_of(part) is not None:
-            raise OutcomeUnknown("a follow-up cannot be asked for")
-
-    async def _press_of(self, part: MessagePart) -> _DiscordPress | None:
+    async def _private_press(self, part: MessagePart) -> _DiscordPress | None:
+        """Return the press in a shared chat that *part* answers for its presser alone."""
         press = await self.presses.get(part) if part.visible_to else None
         return press if press is not None and press.is_shared else None
+
+    async def _acknowledge(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
+        """Defer the response to the interaction *payload* of *message*; failures are logged."""
+        try:
+            await self._api.respond(str(int(payload["id"])), str(payload["token"]), initial_response(message))
+        except SendRefused as error:
+            # Too late, or a repeated event: it must not replace the first response.
+            log.info("discord.interaction_not_held", channel=self._name, reason=str(error))
+        except SendFailed as error:
+            log.info("discord.interaction_unsure", channel=self._name, reason=str(error))
 
     async def _end(self, press: _DiscordPress, is_settled: bool) -> None:
         if is_settled:
@@ -251,10 +228,13 @@ class DiscordCommands:
     async def register(self, guilds: Sequence[str], shard: BotShard = BotShard()) -> None:  # noqa: B008 - immutable
         """Update the registered commands of *shard*, which has *guilds*: those for everywhere are the first's.
 
-        Raises StoreUnavailable, SendFailed.
+        A failed call is retried with the next session. Raises StoreUnavailable.
         """
         async with self._lock:
-            await self._register(guilds, shard)
+            try:
+                await self._register(guilds, shard)
+            except SendFailed as error:
+                log.info("discord.commands_later", reason=str(error))
 
     async def _register(self, guilds: Sequence[str], shard: BotShard) -> None:
         note = shard.note(_NOTE)
@@ -282,11 +262,3 @@ class DiscordCommands:
             return False
         log.info("discord.commands_registered", channel=self._name, guild=guild, commands=len(commands))
         return True
-
-
-async def try_to_register(commands: DiscordCommands, guilds: Sequence[str], shard: BotShard) -> None:
-    """Register the commands; a failure is retried with the next session."""
-    try:
-        await commands.register(guilds, shard)
-    except SendFailed as error:
-        log.info("discord.commands_later", reason=str(error))

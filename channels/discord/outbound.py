@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,10 +14,10 @@ from yarl import URL
 
 from channels.discord.api import DiscordApi, DiscordRefusal
 from channels.discord.chats import DiscordReplyThreads
-from channels.discord.interactions import DiscordButtons, DiscordInteractions, DiscordReactions
+from channels.discord.interactions import DiscordInteractions, DiscordReactions
 from channels.discord.parse import DiscordFileRef, moment_of, snapshots
 from channels.discord.render import matches_part, message_content, render_buttons
-from channels.kit.background import BackgroundTasks, RepeatedActivity, utc_now
+from channels.kit.background import utc_now
 from channels.kit.parts import read_file
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
@@ -36,7 +36,6 @@ class DiscordOutbound:
         api: DiscordApi,
         threads: DiscordReplyThreads,
         interactions: DiscordInteractions,
-        buttons: DiscordButtons,
         reactions: DiscordReactions,
         blobs: BlobStore,
         *,
@@ -46,7 +45,6 @@ class DiscordOutbound:
         self._api = api
         self._threads = threads
         self._interactions = interactions
-        self._buttons = buttons
         self._reactions = reactions
         self._blobs = blobs
         self._language = language
@@ -55,13 +53,16 @@ class DiscordOutbound:
     async def send(self, part: MessagePart, *, may_be_duplicate: bool) -> str:
         """Post *part* under its id as nonce and return the message's id."""
         text = message_content(part, may_be_duplicate=may_be_duplicate, language=self._language)
-        if part.file is None and not part.reply_to and (message_id := await self._respond(part, text)):
+        # An answer to a command or press replies to no message.
+        is_response = part.file is None and not part.reply_to
+        if is_response and (message_id := await self._interactions.send(part, text)):
+            self._interactions.presses.settle(part)
             return message_id
         file = await self._file(part)
         if part.visible_to:
             message_id = await self._send_privately(part, text, file)
             self._reactions.acks.settle(part.key)
-            self._buttons.presses.settle(part)
+            self._interactions.presses.settle(part)
             return message_id
         chat = await self._threads.chat_of(part.key)
         message_id = await self._post(part, chat, text, file)
@@ -76,19 +77,10 @@ class DiscordOutbound:
 
     async def find(self, part: MessagePart) -> str:
         """Return the id of the message that is *part*, or "" if it was not sent."""
-        if not part.reply_to:
-            await self._buttons.check_sent(part)
-            if await self._interactions.is_pending(part):
-                return ""  # sending it again has no effect
+        if not part.reply_to and await self._interactions.is_pending(part):
+            return ""  # sending it again has no effect
         size = len(await read_file(part, self._blobs)) if part.file is not None else 0
         return await find_sent_part(self._api, await self._chat(part), part, utc_now(), size=size)
-
-    async def _respond(self, part: MessagePart, text: str) -> str:
-        """Send *part* as the response to its command or press; return "" if none is pending. Raises SendFailed."""
-        message_id = await self._buttons.send_privately(part, text) or await self._interactions.send(part, text)
-        if message_id:
-            self._buttons.presses.settle(part)
-        return message_id
 
     async def _chat(self, part: MessagePart) -> str:
         return await (self._api.direct(part.visible_to) if part.visible_to else self._threads.chat_of(part.key))
@@ -124,37 +116,12 @@ class DiscordOutbound:
         if part.kind is OutboundKind.PREVIEW:
             return
         self._reactions.acks.settle(part.key)
-        self._buttons.presses.settle(part)
+        self._interactions.presses.settle(part)
         if not part.reply_to:
             self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")
 
     async def _file(self, part: MessagePart) -> tuple[str, bytes] | None:
         return None if part.file is None else (part.file.name or "file", await read_file(part, self._blobs))
-
-
-_TYPING_INTERVAL = 8.0  # seconds; Discord shows it for ten
-
-
-class DiscordActivity:
-    """The typing indicators of one channel. *chat_of* returns the Discord channel of a session."""
-
-    def __init__(
-        self, api: DiscordApi, tasks: BackgroundTasks, chat_of: Callable[[SessionKey], Awaitable[str]]
-    ) -> None:
-        self._api = api
-        self._chat_of = chat_of
-        self.repeated = RepeatedActivity(tasks, _TYPING_INTERVAL)
-
-    def start(self, key: SessionKey) -> None:
-        """Show typing in *key* until `stop`; idempotent."""
-        self.repeated.start(key, partial(self._show, key))
-
-    async def stop(self, key: SessionKey) -> None:
-        """Stop typing; idempotent."""
-        await self.repeated.stop(key)
-
-    async def _show(self, key: SessionKey) -> None:
-        await self._api.typing(await self._chat_of(key))
 
 
 # -- sent lookup -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -19,6 +19,9 @@ from gateway.backoff import exponential_delay
 from gateway.errors import RetryLater, SendFailed, StoreUnavailable
 from gateway.ports import ChannelState
 from gateway.ports.workers import ConnectionClaims
+
+if TYPE_CHECKING:
+    from channels.discord.inbound import DiscordInbound
 
 log = structlog.get_logger(__name__)
 
@@ -196,21 +199,11 @@ class SequencedEvent:
         return f"message/{self.id}/{revision}".rstrip("/")
 
 
-class EventSink(Protocol):
-    """The receiver of events."""
-
-    async def backfill(self, chat: str) -> None:
-        """Process the messages of *chat* after its read cursor."""
-
-    async def dispatch(self, chat: str, event: SequencedEvent) -> None:
-        """Process one event; on return it is durable or rejected for good."""
-
-
 class EventSequencer:
     """All queues of a channel. The gateway's callback calls `put`, which never waits and never raises."""
 
     def __init__(
-        self, sink: EventSink, tasks: asyncio.TaskGroup, *, name: str, on_idle: Callable[[], object] = lambda: None
+        self, sink: DiscordInbound, tasks: asyncio.TaskGroup, *, name: str, on_idle: Callable[[], object]
     ) -> None:
         """*on_idle* is called when every event that was put has been processed."""
         self._sink = sink

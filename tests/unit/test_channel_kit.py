@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -136,9 +137,12 @@ async def test_threads_of_earlier_versions_are_still_followed() -> None:
 
 
 async def test_activity_is_repeated_until_it_stops_and_a_refusal_ends_it(clock: VirtualClock) -> None:
-    """A broken connection costs one repetition; what is refused is not shown again; an hour is enough."""
+    """A broken connection costs one repetition, and Retry-After is kept; what is refused is not shown again.
+
+    An hour is enough, and a closed channel shows nothing more.
+    """
     shown: list[float] = []
-    failures: list[SendFailed] = [OutcomeUnknown("cut")]
+    failures: list[SendFailed] = [RetryLater(timedelta(seconds=11)), OutcomeUnknown("cut")]
 
     async def show() -> None:
         if failures:
@@ -148,8 +152,9 @@ async def test_activity_is_repeated_until_it_stops_and_a_refusal_ends_it(clock: 
     tasks = BackgroundTasks("test")
     activity = RepeatedActivity(tasks, 5.0)
     activity.start("a", show)
-    await asyncio.sleep(12)
-    assert shown == [5.0, 10.0]
+    activity.start("a", show)
+    await asyncio.sleep(22)
+    assert shown == [16.0, 21.0]
     assert await activity.stop("a")
     assert not await activity.stop("a")
     failures.append(SendRefused("closed"))
@@ -160,7 +165,11 @@ async def test_activity_is_repeated_until_it_stops_and_a_refusal_ends_it(clock: 
     activity.start("c", show)
     await asyncio.sleep(7_200)
     assert len(shown) == 720
+    activity.start("c", show)
+    await asyncio.sleep(1)
     await tasks.close()
+    await asyncio.sleep(60)
+    assert len(shown) == 721
 
 
 async def test_background_work_never_raises(clock: VirtualClock) -> None:
