@@ -23,8 +23,8 @@ from string import Formatter
 from agent.chat_profiles import ModelChoiceOrigin
 from agent.tools.call_record import CallOutcome
 from agent.tools.rights import RefusalRule
+from channels.web.files import UploadRefusalReason
 from channels.web.logins import LoginOutcome
-from channels.web.uploads import UploadRefusalReason
 from gateway.alerts.alert_messages import REASONS, TURN_FAILURES
 from gateway.errors import FailureCause, ModelAbility
 from gateway.events import Role

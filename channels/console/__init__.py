@@ -17,7 +17,7 @@ class ConsolePlugin:
 
     def open(self, context: ChannelContext) -> Channel:
         """Build the channel; terminals connect through `ConsoleChannel.attach`."""
-        from channels.console.adapter import ConsoleChannel
+        from channels.web.frame_channel import ConsoleChannel
 
         return ConsoleChannel(context)
 

@@ -12,14 +12,12 @@ import structlog
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from channels.frames import frame_codec
-from channels.frames.client_connection import ClientConnection, SharedFrame
-from channels.frames.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
-from channels.frames.frame_codec import Frame, safe_file_name
 from channels.kit.slots import KeyedSlots
-from channels.web.downloads import FileDownload, ServedFiles
+from channels.web.files import FileDownload, ServedFiles, WebUploads
+from channels.web.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
+from channels.web.frame_codec import Frame, encode_shared, safe_file_name, shown_file, trouble_line
 from channels.web.logins import StoredLogin, WebLogins, is_name
-from channels.web.uploads import WebUploads
+from channels.web.windows import ClientConnection, SharedFrame
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import Attachment, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate
@@ -196,7 +194,7 @@ class WebChannel(FrameChannel):
         """Tell a window that is one too many, and close it; the page tries again after growing pauses."""
         line = translate("frames.windows", self._language(window.key), most=MOST_WINDOWS)
         with suppress(OSError):
-            await _writer(socket)(frame_codec.trouble_line(line))
+            await _writer(socket)(trouble_line(line))
         await _close(socket, _TRY_AGAIN_LATER)
 
     async def download(self, visitor: WebVisitor, token: str) -> FileDownload | None:
@@ -232,7 +230,7 @@ class WebChannel(FrameChannel):
     def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:
         # A reference names the scope, which is nobody's business on the wire.
         token = self._shelf.add(key.parent.chat, file, "" if file.blob else text)
-        return {**frame_codec.shown_file(file), "href": f"files/{token}"}
+        return {**shown_file(file), "href": f"files/{token}"}
 
     # Conversations.
 
@@ -241,7 +239,7 @@ class WebChannel(FrameChannel):
         frame = {"type": _LIST_CHANGED}
         self._tell(who, frame)
         if self._shared is not None:
-            self._shared.post(SessionKey(self.name, who), frame_codec.encode_shared(frame), slot=_LIST_CHANGED)
+            self._shared.post(SessionKey(self.name, who), encode_shared(frame), slot=_LIST_CHANGED)
 
     def _note_title(self, key: SessionKey) -> None:
         if key.channel == self.name:

@@ -24,11 +24,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from channels.frames.frame_codec import safe_file_name
 from channels.kit.slots import SlotsTaken
 from channels.kit.webhook import read_body
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
-from channels.web.downloads import DownloadResponse
+from channels.web.files import LARGEST, DownloadResponse, UploadHeader, UploadRefusalReason, UploadRefused, type_of
+from channels.web.frame_codec import safe_file_name
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from channels.web.panels import (
     change_conversation,
@@ -41,7 +41,6 @@ from channels.web.panels import (
     search_conversations,
     show_line_source,
 )
-from channels.web.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate
 from gateway.i18n.languages import LANGUAGES, own_name

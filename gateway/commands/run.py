@@ -145,8 +145,7 @@ async def _fetch_file(client: GatewayClient, reference: str) -> bytes | None:
 async def _converse(
     connection: ControlConnection, settings: Settings, read: Callable[[str], Awaitable[bytes | None]]
 ) -> int:
-    from channels.console.files import ConsoleFiles
-    from channels.console.terminal_client import run_chat
+    from channels.web.terminal import ConsoleFiles, run_chat
 
     downloads = ConsoleFiles(Home(settings.home).downloads, read)
     return await run_chat(connection.receive, connection.send, downloads=downloads)

@@ -19,8 +19,8 @@ import aiohttp
 import pytest
 
 from channels.console import plugin as console_kind
-from channels.console.adapter import ConsoleChannel
 from channels.web import plugin as web_kind
+from channels.web.frame_channel import ConsoleChannel
 from gateway.admission import admit, policy_of
 from gateway.app.access import RoleResolver
 from gateway.errors import FileUnavailable, OutcomeUnknown

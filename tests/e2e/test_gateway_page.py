@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from playwright.async_api import Browser, FilePayload, expect
 
-from channels.frames.history import NEWEST_TURNS
+from channels.web.windows import NEWEST_TURNS
 from gateway.i18n import translate
 from gateway.ports.entry_points import operator_command
 from tests.benchmarks.page_speed import NOTE_OPENING, opening_time, write_conversation

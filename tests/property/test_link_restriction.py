@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.discord.render import render as render_discord
-from channels.frames.frame_codec import render as render_frames
 from channels.slack.render import render as render_slack
 from channels.telegram.render import render as render_telegram
+from channels.web.frame_codec import render as render_frames
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.text import comparable_address, find_addresses, render_plain
 from tests.fakes.link_readers import discord_links, slack_links, telegram_links, text_links

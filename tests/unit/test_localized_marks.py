@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from channels.discord import render as discord
-from channels.frames import frame_codec as frames
 from channels.slack import render as slack
 from channels.telegram import render as telegram
+from channels.web import frame_codec
 from gateway.events import OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
@@ -36,7 +36,7 @@ def test_a_repeat_and_a_cut_are_said_in_the_chats_language(language: str) -> Non
     body = slack.message_body(parts[0], may_be_duplicate=True, language=of)
     assert mark in body["text"]
     assert len(body["text"]) <= slack.LIMIT
-    assert frames.render(OutboundMessage(id="t1.1", key=SessionKey("x", "1"), text=LONG * 12), language)[
+    assert frame_codec.render(OutboundMessage(id="t1.1", key=SessionKey("x", "1"), text=LONG * 12), language)[
         -1
     ].plain.endswith(cut)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from channels.frames import frame_codec
+from channels.web import frame_codec
 from gateway.delivery.part_planner import PartPlanner
 from gateway.events import AnswerSource, MessagePart, OutboundMessage
 from gateway.text.redaction import SecretRedactor

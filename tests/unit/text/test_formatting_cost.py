@@ -9,9 +9,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from channels.discord.render import render as for_discord
-from channels.frames.frame_codec import render as for_frames
 from channels.slack.render import render as for_slack
 from channels.telegram.render import render as for_telegram
+from channels.web.frame_codec import render as for_frames
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.text import render_plain
 from gateway.text.markdown_tree import MOST_WEIGHT, weight

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 import pytest
 from rich.console import Console
 
-from channels.console.terminal_screen import TerminalScreen
 from channels.discord.render import render as render_discord
-from channels.frames.frame_codec import part_frame
-from channels.frames.frame_codec import render as render_frames
 from channels.slack.render import render as render_slack
 from channels.telegram.render import render as render_telegram
+from channels.web.frame_codec import part_frame
+from channels.web.frame_codec import render as render_frames
+from channels.web.terminal import TerminalScreen
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.text import break_addresses, comparable_address, find_addresses, render_plain
 from tests.fakes.link_readers import discord_links, slack_links, telegram_links, text_links

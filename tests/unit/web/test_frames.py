@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.frames import frame_codec
-from channels.frames.client_connection import (
-    MOST_WAITING,
-    ClientConnection,
-)
-from channels.frames.frame_codec import BadFrame, HistoryFrame, PingFrame, SayFrame
 from channels.kit.background import ChatRateLimits, TokenBucket
+from channels.web import frame_codec
+from channels.web.frame_codec import BadFrame, HistoryFrame, PingFrame, SayFrame
+from channels.web.windows import MOST_WAITING, ClientConnection
 from gateway.events import AnswerSource, OutboundKind, OutboundMessage, Sender, SessionKey
 from gateway.text import sanitize
 

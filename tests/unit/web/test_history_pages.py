@@ -8,9 +8,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.frames import frame_codec
-from channels.frames.client_connection import SharedFrame
-from channels.frames.history import HistoryPage, HistoryPager, cut_page
+from channels.web import frame_codec
+from channels.web.windows import HistoryPage, HistoryPager, SharedFrame, cut_page
 from gateway.events import AnswerSource, Attachment, SessionKey
 from gateway.ports import DisplayedMessage, DisplayedPage, SessionInfo
 from gateway.text import sanitize

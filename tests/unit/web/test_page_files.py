@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.frames.frame_codec import safe_file_name
 from channels.web.adapter import OWNER, WebChannel
-from channels.web.downloads import MOST, ServedFiles
+from channels.web.files import MOST_ADDRESSES, ServedFiles
+from channels.web.frame_codec import safe_file_name
 from gateway.events import Attachment, MessagePart
 from gateway.ports import DisplayedMessage
 from tests.fakes.clock import EPOCH
@@ -143,7 +143,7 @@ def test_the_shelf_is_bounded_and_repeats_itself() -> None:
     assert sources.add("ann", file()) == first
     assert sources.add("bob", file()) != first
     assert sources.get("bob", first) is None
-    for n in range(MOST):
+    for n in range(MOST_ADDRESSES):
         sources.add("ann", file(f"{n}"))
     assert sources.get("ann", first) is None
     assert sources.add("ann", file()) != first

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from channels.frames.client_connection import ClientConnection
 from channels.web import plugin as web_kind
 from channels.web.adapter import WebChannel, WebVisitor
+from channels.web.windows import ClientConnection
 from gateway.errors import OutcomeUnknown, StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.ports import ChatActivity

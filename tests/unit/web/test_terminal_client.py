@@ -16,10 +16,8 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from channels.console import plugin
-from channels.console.adapter import ConsoleChannel
-from channels.console.files import ConsoleFiles
-from channels.console.terminal_client import run_chat
-from channels.console.terminal_screen import TerminalScreen, _markdown
+from channels.web.frame_channel import ConsoleChannel
+from channels.web.terminal import ConsoleFiles, TerminalScreen, _markdown, run_chat
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.ports import IntakeResult, IntakeVerdict

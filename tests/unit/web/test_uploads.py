@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from channels.web.adapter import WebChannel
+from channels.web.files import LARGEST, MOST
 from channels.web.routes import page
-from channels.web.uploads import LARGEST, MOST
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment
 from gateway.i18n import translate

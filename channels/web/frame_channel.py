@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import structlog
 
-from channels.frames import frame_codec
-from channels.frames.client_connection import ClientConnection, SharedFrame
-from channels.frames.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
-from channels.frames.history import PAGE_BYTES, HistoryPage, HistoryPager
 from channels.kit.background import ChatRateLimits, utc_now
 from channels.kit.parts import build_receipt, require_file
+from channels.web import frame_codec
+from channels.web.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
+from channels.web.windows import PAGE_BYTES, ClientConnection, HistoryPage, HistoryPager, SharedFrame
 from gateway.errors import OutcomeUnknown, StoreUnavailable
 from gateway.events import (
     Attachment,
@@ -394,3 +394,24 @@ async def _job(job: Awaitable[None]) -> None:
         await job
     except OSError as error:
         log.debug("frames.window_lost", error=type(error).__name__)
+
+
+# -- terminal --------------------------------------------------------------------------------------
+# The terminal: one attached terminal is one window, served over the control socket.
+
+_OWNER = "owner"  # whoever can open the control socket owns the home
+
+
+class ConsoleChannel(FrameChannel):
+    """Terminals of the owner; all of them see one chat."""
+
+    # A line of the control socket has a megabyte, and its JSON may take three times as many bytes as a window's.
+    page_bytes = 256_000
+
+    async def attach(
+        self,
+        receive: Callable[[], Awaitable[Mapping[str, Any] | None]],
+        send: Callable[[Mapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """Serve one terminal until `receive` gives None or `send` raises OSError."""
+        await self.attend(ClientConnection(SessionKey(self.name, _OWNER), _OWNER), receive, send)
