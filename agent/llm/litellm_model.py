@@ -479,8 +479,18 @@ def route_through_proxy(litellm: Any, proxy: str) -> None:
 
 def _maker(proxy: str) -> Any:
     def create(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: object) -> Any:
-        from gateway.net.httpx_proxy import transport  # litellm has brought httpx by now; a start need not
+        import aiohttp
+        from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
 
-        return transport(proxy, verify=ssl_context if ssl_context is not None else ssl_verify is not False)
+        from gateway.net.aiohttp_proxy import connector
+
+        class ProxiedTransport(LiteLLMAiohttpTransport):
+            """litellm's transport, which adds no proxy of the environment to ours."""
+
+            async def _get_proxy_settings(self, request: object) -> None:  # noqa: ARG002 - the library's signature
+                return None
+
+        verify = ssl_context if ssl_context is not None else ssl_verify is not False
+        return ProxiedTransport(lambda: aiohttp.ClientSession(connector=connector(proxy, ssl=verify)))
 
     return create

@@ -17,7 +17,7 @@ from gateway.errors import StoreUnavailable
 from gateway.ports import MetricsRecorder, WebhookPost
 
 if TYPE_CHECKING:
-    import httpx
+    import aiohttp
 
     from gateway.store.alerts import SqlAlerts
 
@@ -55,12 +55,13 @@ class AlertWebhook:
 
     async def run(self) -> None:
         """Post and ping until cancelled."""
-        import httpx  # not on the start-up path of who needs none
+        import aiohttp  # not on the start-up path of who needs none
 
-        from gateway.net.httpx_proxy import transport
+        from gateway.net.aiohttp_proxy import connector
+        from gateway.net.certificates import trusted_certificates
 
-        way = transport(self.proxy)
-        async with httpx.AsyncClient(timeout=_TIMEOUT, transport=way) as client, asyncio.TaskGroup() as tasks:
+        way = connector(self.proxy, ssl=await asyncio.to_thread(trusted_certificates))
+        async with aiohttp.ClientSession(connector=way) as client, asyncio.TaskGroup() as tasks:
             tasks.create_task(self._post_for_ever(client), name="alert posts")
             tasks.create_task(self._ping_for_ever(client), name="alert pings")
             tasks.create_task(self._post_urgent(client), name="urgent alert posts")
@@ -69,11 +70,11 @@ class AlertWebhook:
         """Post *body* past the journal: once, and before what is queued there."""
         self._urgent.put_nowait(body)
 
-    async def _post_urgent(self, client: httpx.AsyncClient) -> None:
+    async def _post_urgent(self, client: aiohttp.ClientSession) -> None:
         while True:
             await self._send(client, await self._urgent.get())
 
-    async def _post_for_ever(self, client: httpx.AsyncClient) -> None:
+    async def _post_for_ever(self, client: aiohttp.ClientSession) -> None:
         while True:
             self.post_queued.clear()
             with suppress(StoreUnavailable):
@@ -82,7 +83,7 @@ class AlertWebhook:
                 async with asyncio.timeout(_LOOK_EVERY.total_seconds()):
                     await self.post_queued.wait()
 
-    async def _post_due(self, client: httpx.AsyncClient) -> None:
+    async def _post_due(self, client: aiohttp.ClientSession) -> None:
         """Bring what is due, in order; the first that fails keeps those behind it waiting."""
         for post in await self.store.posts(due=self.now(), limit=_AT_ONCE):
             trouble = await self._send(client, post.body)
@@ -95,7 +96,7 @@ class AlertWebhook:
                 await self.store.postpone(post, self.now() + retry_delay(post))
                 return
 
-    async def _ping_for_ever(self, client: httpx.AsyncClient) -> None:
+    async def _ping_for_ever(self, client: aiohttp.ClientSession) -> None:
         while True:
             if self.is_writable():
                 await self._send(client, self.origin.ping(self.firing(), self.now()))
@@ -103,20 +104,23 @@ class AlertWebhook:
                 log.warning("alerts.no_ping", reason="the journal cannot be written")
             await asyncio.sleep(PING_EVERY.total_seconds())
 
-    async def _send(self, client: httpx.AsyncClient, body: str) -> str:
+    async def _send(self, client: aiohttp.ClientSession, body: str) -> str:
         """Post *body*; return the error, or "". Neither the address nor the response is logged."""
-        import httpx
+        import aiohttp
 
         try:
             # The body of the response is not needed, and may be endless.
             async with (
                 asyncio.timeout(_TIMEOUT),
-                client.stream(
-                    "POST", self.url, content=body.encode(), headers={"Content-Type": "application/json"}
+                client.post(
+                    self.url,
+                    data=body.encode(),
+                    headers={"Content-Type": "application/json"},
+                    allow_redirects=False,
                 ) as answer,
             ):
-                trouble = "" if answer.is_success else f"HTTP {answer.status_code}"
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, TimeoutError) as error:
+                trouble = "" if 200 <= answer.status < 300 else f"HTTP {answer.status}"
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
             trouble = type(error).__name__
         self.meter.count("alert_posts", outcome="failed" if trouble else "arrived")
         if bool(trouble) is not self._is_failing:

@@ -141,11 +141,11 @@ async def _fetch_list(base: str, headers: Mapping[str, str], *, proxy: str, seco
 
 
 async def _fetch(url: str, headers: Mapping[str, str], *, proxy: str, seconds: float) -> ModelList:
-    await asyncio.to_thread(import_module, "gateway.net.httpx_proxy")  # httpx takes 0.1 s
-    import httpx
+    await asyncio.to_thread(import_module, "gateway.net.aiohttp_proxy")  # aiohttp takes 0.1 s
+    import aiohttp
 
+    from gateway.net.aiohttp_proxy import connector
     from gateway.net.certificates import trusted_certificates
-    from gateway.net.httpx_proxy import transport
 
     verify = await asyncio.to_thread(trusted_certificates) if url.startswith("https:") else False
     # A compressed body could have any size.
@@ -153,21 +153,26 @@ async def _fetch(url: str, headers: Mapping[str, str], *, proxy: str, seconds: f
     try:
         async with (
             asyncio.timeout(seconds),
-            httpx.AsyncClient(transport=transport(proxy, verify=verify), follow_redirects=False) as client,
-            client.stream("GET", url, headers=headers) as answer,
+            aiohttp.ClientSession(connector=connector(proxy, ssl=verify), auto_decompress=False) as session,
+            session.get(url, headers=headers, allow_redirects=False) as answer,
         ):
-            if answer.status_code in (401, 403) or (answer.status_code == 400 and headers.get("Authorization")):
+            if answer.status in (401, 403) or (answer.status == 400 and headers.get("Authorization")):
                 return ModelList("", problem=ListProblem.KEY)  # Gemini answers 400 to a key that is none
             body = bytearray()
-            async for chunk in answer.aiter_raw():
+            async for chunk in answer.content.iter_any():
                 body += chunk
                 if len(body) > _LONGEST_LIST:
                     return ModelList("", problem=ListProblem.NO_LIST)
-    except (httpx.RemoteProtocolError, httpx.InvalidURL):  # something else answers there, or nothing can
-        return ModelList("", problem=ListProblem.NO_LIST)
-    except (httpx.HTTPError, OSError, ValueError):  # TimeoutError is an OSError; a key that no header can carry
+    except (
+        aiohttp.ClientResponseError,
+        aiohttp.ServerDisconnectedError,
+        aiohttp.ClientPayloadError,
+        aiohttp.InvalidURL,
+    ):
+        return ModelList("", problem=ListProblem.NO_LIST)  # something else answers there, or nothing can
+    except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError; a key that no header can carry
         return ModelList("", problem=ListProblem.UNREACHABLE)
-    if not answer.is_success:
+    if not 200 <= answer.status < 300:
         return ModelList("", problem=ListProblem.NO_LIST)
     try:
         names = await asyncio.to_thread(_names_in, bytes(body))  # 4 MB of JSON take longer than a turn may wait

@@ -1,4 +1,4 @@
-"""The client of the operator API. httpx and websockets are imported only once a gateway is known to run."""
+"""The client of the operator API. aiohttp and websockets are imported only once a gateway is known to run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.errors import UserError
 from gateway.home import Home, in_use, is_held, short_socket_path
 
 if TYPE_CHECKING:
-    import httpx
+    import aiohttp
     from websockets.asyncio.client import ClientConnection
 
 _STOPPED = "the gateway stopped before it answered; try again when it has restarted"
@@ -50,20 +50,21 @@ class GatewayClient:
 
     async def call(self, name: str, arguments: Line) -> AsyncIterator[Line]:
         """Run one operation and yield its lines; raise UserError when it failed or its gateway stopped."""
-        import httpx
+        import aiohttp
 
-        transport = httpx.AsyncHTTPTransport(uds=self._address)
         # Without a timeout, because backups and forgetting take as long as they take.
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://gateway", timeout=httpx.Timeout(None), trust_env=False
+        async with aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(self._address),
+            timeout=aiohttp.ClientTimeout(total=None),
+            read_bufsize=LONGEST_LINE,
         ) as client:
             try:
-                async with client.stream("POST", route_of(name), json=dict(arguments)) as response:
-                    if response.is_error:
+                async with client.post(f"http://gateway{route_of(name)}", json=dict(arguments)) as response:
+                    if response.status >= 400:
                         raise await _error_of(response)
-                    async for text in response.aiter_lines():
+                    async for text in response.content:
                         yield _line_of(json.loads(text))
-            except httpx.TransportError:
+            except (aiohttp.ClientError, OSError):
                 raise UserError(_STOPPED) from None
 
     @asynccontextmanager
@@ -125,9 +126,9 @@ def _line_of(message: Any) -> Line:
     return line
 
 
-async def _error_of(response: httpx.Response) -> UserError:
+async def _error_of(response: aiohttp.ClientResponse) -> UserError:
     with suppress(ValueError):
-        message = json.loads(await response.aread())
+        message = json.loads(await response.read())
         if isinstance(message, dict) and "error" in message:
             return OperationFailed(str(message["error"]), int(message.get("exit_code", 2)))
-    return UserError(f"{_OTHER_PROTOCOL} (HTTP {response.status_code})")
+    return UserError(f"{_OTHER_PROTOCOL} (HTTP {response.status})")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import structlog
@@ -21,9 +21,6 @@ from gateway.net.web_credentials import hide_password
 from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
 from gateway.ports.findings import Finding, fail, ok, warn
 from gateway.ports.setup import SupportsSetup
-
-if TYPE_CHECKING:
-    import httpx
 
 log = structlog.get_logger(__name__)
 
@@ -236,23 +233,23 @@ async def _call(
     method: str, url: str, proxy: str, headers: Mapping[str, str] | None = None, certificate: str = ""
 ) -> int | str:
     """Return the status of the answer, or the error in a word. It contains no part of *url*."""
-    import httpx
+    import aiohttp
 
-    from gateway.net.httpx_proxy import transport
+    from gateway.net.aiohttp_proxy import connector
+    from gateway.net.certificates import trusted_certificates
 
     try:
-        verify = ssl.create_default_context(cafile=certificate) if certificate else True
-        way: httpx.AsyncBaseTransport = transport(proxy, verify=verify)
+        verify = ssl.create_default_context(cafile=certificate) if certificate else trusted_certificates()
         # The body of the response is not needed, and may be endless.
         async with (
             asyncio.timeout(_WITHIN),
-            httpx.AsyncClient(timeout=_WITHIN, transport=way) as client,
-            client.stream(method, url, headers=dict(headers or {}), content=b"") as answer,
+            aiohttp.ClientSession(connector=connector(proxy, ssl=verify)) as session,
+            session.request(method, url, headers=headers, data=b"", allow_redirects=False) as answer,
         ):
-            return answer.status_code
+            return answer.status
     except TimeoutError:
         return f"no answer within {_WITHIN:.0f} s"
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+    except (aiohttp.ClientError, OSError, ValueError) as error:
         return type(error).__name__
 
 

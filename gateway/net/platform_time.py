@@ -26,16 +26,23 @@ async def ask_time(address: str, *, proxy: str = "") -> datetime | None:
     Only scheme, host and port of *address* are used: a path may hold a token.
     """
     # Many gateways have no server to ask: their start need not import this.
-    import httpx
+    import aiohttp
+    from yarl import URL
 
-    from gateway.net.httpx_proxy import transport
+    from gateway.net.aiohttp_proxy import connector
+    from gateway.net.certificates import trusted_certificates
 
-    server = httpx.URL(address)
     try:
-        async with httpx.AsyncClient(transport=transport(proxy), timeout=_WITHIN, follow_redirects=False) as client:
-            answer = await client.head(server.copy_with(path="/", query=None, userinfo=b""))
-        at = parsedate_to_datetime(answer.headers["date"])
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, KeyError, ValueError, TypeError):
+        server = URL(address).origin()
+        async with (
+            asyncio.timeout(_WITHIN),
+            aiohttp.ClientSession(
+                connector=connector(proxy, ssl=await asyncio.to_thread(trusted_certificates))
+            ) as session,
+            session.head(server, allow_redirects=False) as answer,
+        ):
+            at = parsedate_to_datetime(answer.headers["Date"])
+    except (aiohttp.ClientError, OSError, KeyError, ValueError, TypeError):  # TimeoutError is an OSError
         return None
     return at if at.tzinfo is not None else None
 

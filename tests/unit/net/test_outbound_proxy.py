@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import httpx
 import pytest
 import requests
 import structlog
@@ -21,7 +20,6 @@ from aiohttp.test_utils import TestServer
 from gateway.errors import SettingsError
 from gateway.health.network_checks import probe_proxy
 from gateway.net.aiohttp_proxy import connector
-from gateway.net.httpx_proxy import transport
 from gateway.net.proxy_address import ProxyAddress, is_direct
 from gateway.net.requests_proxy import open_session
 from gateway.settings import load_settings
@@ -81,12 +79,6 @@ async def by_websocket(proxy: str, url: str, trusted: ssl.SSLContext | bool = Tr
         return await socket.receive_str()
 
 
-async def by_httpx(proxy: str, url: str, trusted: ssl.SSLContext | bool = True) -> str:
-    """Ask once."""
-    async with httpx.AsyncClient(transport=transport(proxy, verify=trusted)) as client:
-        return (await client.get(url)).text
-
-
 async def by_requests(proxy: str, url: str, trusted: ssl.SSLContext | bool = True) -> str:
     """Ask once; what is trusted is told to this library as a file."""
     with open_session(proxy) as session:
@@ -94,8 +86,8 @@ async def by_requests(proxy: str, url: str, trusted: ssl.SSLContext | bool = Tru
         return (await asyncio.to_thread(session.get, url, verify=verify)).text
 
 
-WAYS = pytest.mark.parametrize("ask", [by_aiohttp, by_websocket, by_httpx, by_requests])
-NEVER_SENT = (aiohttp.ClientConnectorError, httpx.ConnectError, requests.ConnectionError)
+WAYS = pytest.mark.parametrize("ask", [by_aiohttp, by_websocket, by_requests])
+NEVER_SENT = (aiohttp.ClientConnectorError, requests.ConnectionError)
 
 
 @KINDS
