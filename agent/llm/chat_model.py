@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.errors import ModelAbility, ModelFailed
 from gateway.events import PlatformAccount
-from gateway.net.web_credentials import hide_password
+from gateway.net.addresses import hide_password
 
 Sink: TypeAlias = Callable[[str], None]  # takes the full text so far; the last one wins
 

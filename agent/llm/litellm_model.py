@@ -35,7 +35,7 @@ from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStre
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import stream_options
 from gateway.errors import ModelAbility, SettingsError
-from gateway.net.web_credentials import split_credentials
+from gateway.net.addresses import split_credentials
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
 log = structlog.get_logger(__name__)
@@ -482,7 +482,7 @@ def _maker(proxy: str) -> Any:
         import aiohttp
         from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
 
-        from gateway.net.aiohttp_proxy import connector
+        from gateway.net.connections import connector
 
         class ProxiedTransport(LiteLLMAiohttpTransport):
             """litellm's transport, which adds no proxy of the environment to ours."""

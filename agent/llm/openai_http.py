@@ -18,9 +18,8 @@ import aiohttp
 from agent.llm.completion_stream import HEADER_BYTES, AnswerClock, CompletionStream, JsonObject, parse_answer
 from agent.llm.provider_errors import ProviderHttpError
 from gateway.errors import FailureCause, InvalidModelReply, ModelUnreachable
-from gateway.net.certificates import trusted_certificates
-from gateway.net.proxy_address import is_direct
-from gateway.net.web_credentials import split_credentials
+from gateway.net import trusted_certificates
+from gateway.net.addresses import is_direct, split_credentials
 from gateway.ports.entry_points import package_version
 
 MOST_BYTES = 32_000_000  # of any other body
@@ -127,7 +126,7 @@ def _connector_for(proxy: str) -> Callable[..., aiohttp.TCPConnector]:
     """Return what makes a connector on the event loop: through *proxy*, or direct if that is empty."""
     if not proxy:
         return aiohttp.TCPConnector
-    from gateway.net.aiohttp_proxy import connector  # brings two more packages
+    from gateway.net.connections import connector
 
     return partial(connector, proxy)
 

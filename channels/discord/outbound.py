@@ -18,11 +18,11 @@ from channels.discord.interactions import DiscordInteractions, DiscordReactions
 from channels.discord.parse import DiscordFileRef, moment_of, snapshots
 from channels.discord.render import matches_part, message_content, render_buttons
 from channels.kit.background import utc_now
-from channels.kit.parts import read_file
+from channels.kit.bodies import read_file
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
-from gateway.net.aiohttp_proxy import connector
+from gateway.net.connections import connector
 from gateway.ports import BlobStore
 
 log = structlog.get_logger(__name__)

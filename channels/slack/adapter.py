@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from channels.kit.parts import build_receipt
+from channels.kit.bodies import build_receipt
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
 from channels.slack.connection import PING, SlackSocketMode
 from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles

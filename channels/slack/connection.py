@@ -27,10 +27,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from channels.kit.webhook import read_body
+from channels.kit.bodies import read_body
 from channels.slack.api import SlackRefusal, SlackTokenRejected, map_api_error
 from gateway.errors import LoginRefused, ParlourError, RetryLater, UserError
-from gateway.net.aiohttp_proxy import connector
+from gateway.net.connections import connector
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 from cachetools import FIFOCache
 
-from channels.kit.parts import load_file
+from channels.kit.bodies import load_file
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.content import download_url, is_file_id, shared_at
 from channels.slack.outbound import find_shared_file

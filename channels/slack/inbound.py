@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 from cachetools import FIFOCache
 
+from channels.kit.background import KeyedSlots
 from channels.kit.followed_threads import FollowedThreads, is_from_member
-from channels.kit.slots import KeyedSlots
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.interactions import SlackButtons, SlackInteractions, SlackReactions
 from channels.slack.members import SlackChats, SlackMembers, SlackNames, SlackUsers

@@ -48,7 +48,7 @@ from gateway.errors import (
     SendRefused,
     SettingsError,
 )
-from gateway.net.certificates import trusted_certificates
+from gateway.net import trusted_certificates
 
 log = structlog.get_logger(__name__)
 
@@ -153,7 +153,7 @@ class AiohttpRequest(BaseRequest):
         if self._session is None:
             options: dict[str, Any] = {"limit": self._connections, "ssl": trusted_certificates()}
             if self._proxy:
-                from gateway.net.aiohttp_proxy import connector  # brings two more packages
+                from gateway.net.connections import connector
 
                 way = connector(self._proxy, **options)
             else:

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from telegram import Bot, WebhookInfo
 from telegram.error import TelegramError
 
-from channels.kit.webhook import read_body
+from channels.kit.bodies import read_body
 from channels.telegram.api import AiohttpRequest, ApiRetrier, RetryDelays
 from channels.telegram.chats import TelegramChats, TelegramHistory, TelegramMembers
 from channels.telegram.interactions import TelegramButtons, TelegramReactions

@@ -21,7 +21,7 @@ from telegram.constants import ChatAction
 from telegram.error import BadRequest, ChatMigrated, InvalidToken, RetryAfter, TelegramError
 
 from channels.kit.background import BackgroundTasks, RepeatedActivity, loop_time
-from channels.kit.parts import build_receipt, load_file
+from channels.kit.bodies import build_receipt, load_file
 from channels.telegram.api import AiohttpRequest, describe_error, entities_of, is_unchanged, map_send_errors
 from channels.telegram.chats import TelegramChats
 from channels.telegram.content import FILE_SCHEME

@@ -12,7 +12,7 @@ import structlog
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from channels.kit.slots import KeyedSlots
+from channels.kit.background import KeyedSlots
 from channels.web.files import FileDownload, ServedFiles, WebUploads
 from channels.web.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.web.frame_codec import Frame, encode_shared, safe_file_name, shown_file, trouble_line

@@ -21,7 +21,7 @@ from cachetools import LRUCache
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from channels.kit.slots import KeyedSlots, SlotsTaken
+from channels.kit.background import KeyedSlots, SlotsTaken
 from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
 from gateway.events import Attachment
 from gateway.ports import BlobStore

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from channels.kit.background import ChatRateLimits, utc_now
-from channels.kit.parts import build_receipt, require_file
+from channels.kit.bodies import build_receipt, require_file
 from channels.web import frame_codec
 from channels.web.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
 from channels.web.windows import PAGE_BYTES, ClientConnection, HistoryPage, HistoryPager, SharedFrame

@@ -16,8 +16,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from channels.kit.slots import SlotsTaken
-from channels.kit.webhook import read_body
+from channels.kit.background import SlotsTaken
+from channels.kit.bodies import read_body
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey

@@ -24,8 +24,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from channels.kit.slots import SlotsTaken
-from channels.kit.webhook import read_body
+from channels.kit.background import SlotsTaken
+from channels.kit.bodies import read_body
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
 from channels.web.files import LARGEST, DownloadResponse, UploadHeader, UploadRefusalReason, UploadRefused, type_of
 from channels.web.frame_codec import safe_file_name

@@ -57,8 +57,8 @@ class AlertWebhook:
         """Post and ping until cancelled."""
         import aiohttp  # not on the start-up path of who needs none
 
-        from gateway.net.aiohttp_proxy import connector
-        from gateway.net.certificates import trusted_certificates
+        from gateway.net import trusted_certificates
+        from gateway.net.connections import connector
 
         way = connector(self.proxy, ssl=await asyncio.to_thread(trusted_certificates))
         async with aiohttp.ClientSession(connector=way) as client, asyncio.TaskGroup() as tasks:

@@ -38,7 +38,7 @@ from gateway.errors import (
 from gateway.home import Home
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.failures import cause_line
-from gateway.net.web_credentials import hide_password
+from gateway.net.addresses import hide_password
 from gateway.ports.findings import Finding, fail, ok, warn
 from gateway.settings.llm import LlmSettings
 

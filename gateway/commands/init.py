@@ -25,7 +25,7 @@ from gateway.health.network_checks import installed_setups, verify
 from gateway.home import is_held
 from gateway.i18n.time_zones import find_zone
 from gateway.logs import configure_logs
-from gateway.net.web_credentials import hide_password, restore_password
+from gateway.net.addresses import hide_password, restore_password
 from gateway.operations.people import claim_row
 from gateway.ports.entry_points import operator_command
 from gateway.ports.findings import FindingLevel

@@ -15,9 +15,8 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from gateway.health.checks import CheckContext, HealthCheck
+from gateway.net.addresses import ProxyAddress, hide_password
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
-from gateway.net.proxy_address import ProxyAddress
-from gateway.net.web_credentials import hide_password
 from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
 from gateway.ports.findings import Finding, fail, ok, warn
 from gateway.ports.setup import SupportsSetup
@@ -235,8 +234,8 @@ async def _call(
     """Return the status of the answer, or the error in a word. It contains no part of *url*."""
     import aiohttp
 
-    from gateway.net.aiohttp_proxy import connector
-    from gateway.net.certificates import trusted_certificates
+    from gateway.net import trusted_certificates
+    from gateway.net.connections import connector
 
     try:
         verify = ssl.create_default_context(cafile=certificate) if certificate else trusted_certificates()

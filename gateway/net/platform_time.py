@@ -29,8 +29,8 @@ async def ask_time(address: str, *, proxy: str = "") -> datetime | None:
     import aiohttp
     from yarl import URL
 
-    from gateway.net.aiohttp_proxy import connector
-    from gateway.net.certificates import trusted_certificates
+    from gateway.net import trusted_certificates
+    from gateway.net.connections import connector
 
     try:
         server = URL(address).origin()

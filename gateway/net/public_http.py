@@ -22,8 +22,8 @@ from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from gateway.errors import ParlourError
-from gateway.net.aiohttp_proxy import connector
-from gateway.net.proxy_address import is_direct
+from gateway.net.addresses import is_direct
+from gateway.net.connections import connector
 from gateway.ports.entry_points import package_version
 
 WEB_PORTS: Final = frozenset({80, 443})

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 from requests import Response, Session
 from requests.exceptions import ConnectionError as NoConnection
 
-from gateway.net.proxy_address import ProxyAddress, is_direct, log_proxy_failure
+from gateway.net.addresses import ProxyAddress, is_direct, log_proxy_failure
 
 
 def open_session(proxy: str) -> Session:

@@ -17,7 +17,7 @@ from gateway.control.registry import AuditRule, operation
 from gateway.errors import UserError
 from gateway.events import Role
 from gateway.i18n.missing_abilities import describe_missing
-from gateway.net.web_credentials import hide_password, restore_password
+from gateway.net.addresses import hide_password, restore_password
 from gateway.operations.group import OperationGroup, parse_chat
 from gateway.ports.findings import Finding, FindingLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values

@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from gateway.errors import SettingsError
 from gateway.events import SessionKey
-from gateway.net.web_credentials import hide_password
+from gateway.net.addresses import hide_password
 from gateway.settings import setting_names, sources
 from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins, entry_error
 from gateway.settings.chat_overrides import read_soul

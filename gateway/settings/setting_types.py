@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from gateway.i18n.languages import list_languages, resolve_language
 from gateway.i18n.time_zones import find_zone, is_zone
-from gateway.net import proxy_address
+from gateway.net.addresses import ProxyAddress
 
 # What a backup writes in the place of a secret; a restored home must not start with it.
 LEFT_OUT = "left-out-of-the-backup"
@@ -85,7 +85,7 @@ def _secret_web_address(secret: SecretStr) -> SecretStr:
 
 
 def _proxy(secret: SecretStr) -> SecretStr:
-    proxy_address.ProxyAddress.parse(secret.get_secret_value())
+    ProxyAddress.parse(secret.get_secret_value())
     return secret
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from agent.attachments.attachment_store import AttachmentStore
 from channels.kit.background import BackgroundTasks, ChatRateLimits, RepeatedActivity
+from channels.kit.bodies import read_file, require_file
 from channels.kit.followed_threads import FollowedThreads
 from channels.kit.lookups import LookupCache
-from channels.kit.parts import read_file, require_file
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.ports import IntakeResult, IntakeVerdict

@@ -15,7 +15,7 @@ from agent.llm.openai_model import OpenAIModel
 from agent.llm.provider_model import ProviderModel
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.errors import FailureCause, ModelFailed, ModelUnreachable
-from gateway.net.web_credentials import hide_password, restore_password, split_credentials
+from gateway.net.addresses import hide_password, restore_password, split_credentials
 from gateway.settings import Settings, secret_values
 from gateway.text.redaction import SecretRedactor
 from tests.fakes.llm_context import request

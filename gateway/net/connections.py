@@ -1,4 +1,4 @@
-"""aiohttp through the proxy: one connector for requests, WebSockets and downloads alike."""
+"""Connections of aiohttp: through the proxy or direct, one connector for requests, WebSockets and downloads alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import ClientConnectorCertificateError, ClientConnectorSSLError, ClientProxyConnectionError, TCPConnector
 from aiohttp_socks import ProxyConnectionError, ProxyConnector, ProxyError, ProxyTimeoutError
 
-from gateway.net.proxy_address import ProxyAddress, is_direct, log_proxy_failure
+from gateway.net.addresses import ProxyAddress, is_direct, log_proxy_failure
 
 
 def connector(proxy: str, **options: Any) -> TCPConnector:
@@ -22,11 +22,7 @@ def connector(proxy: str, **options: Any) -> TCPConnector:
     if not proxy:
         return TCPConnector(**options)
     way = ProxyAddress.parse(proxy)
-    return _ProxiedConnector(
-        way,
-        **way.dialler_options(),
-        **options,
-    )
+    return _ProxiedConnector(way, **way.dialler_options(), **options)
 
 
 class _ProxiedConnector(ProxyConnector):

@@ -1,8 +1,11 @@
-"""Outgoing message parts: the bytes of a file, and receipts."""
+"""Bytes of messages: request bodies, files of outgoing parts, and the receipts of parts."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+
+from starlette.requests import Request
 
 from gateway.errors import FileUnavailable, RetryLater, SendRefused, StoreUnavailable
 from gateway.events import DeliveryReceipt, MessagePart
@@ -49,3 +52,24 @@ async def load_file(part: MessagePart, blobs: BlobStore, *, limit: int) -> bytes
     if len(data) > limit:
         raise SendRefused(f"the file is larger than {limit // 1_000_000} MB")
     return data
+
+
+# -- webhook ---------------------------------------------------------------------------------------
+# Request bodies, read within a limit.
+
+
+async def read_body(request: Request, *, limit: int, timeout: float | None = None) -> bytes | None:  # noqa: ASYNC109 - a request's, not the caller's
+    """Return the body, or None if it is longer than *limit* bytes.
+
+    Raises TimeoutError after *timeout* seconds, and starlette's ClientDisconnect.
+    """
+    length = request.headers.get("Content-Length", "0")
+    if not length.isdigit() or int(length) > limit:
+        return None
+    body = bytearray()
+    async with asyncio.timeout(timeout):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                return None
+    return bytes(body)
