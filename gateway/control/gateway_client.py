@@ -39,6 +39,7 @@ async def connect(home: Home) -> AsyncIterator[GatewayClient | None]:
                 f"{home.socket} cannot be opened ({error.strerror}); run this as the user who runs Parlour"
             ) from None
         writer.close()
+        await writer.wait_closed()  # or the gateway would count it beside the next one
         yield GatewayClient(address)
 
 

@@ -46,7 +46,7 @@ async def test_a_webhook_that_is_not_there_is_named_without_its_address(tmp_path
     """The address is a secret."""
     level, ident, text = await look(tmp_path, PARLOUR_ALERT_URL=f"http://{place}/secret")
     assert (level, ident) == (WARN, "alerts.webhook")
-    assert "PARLOUR_ALERT_URL cannot be reached (ConnectError)" in text
+    assert "PARLOUR_ALERT_URL cannot be reached (ClientConnector" in text
     assert "secret" not in text
     assert place not in text
 
@@ -79,7 +79,7 @@ async def test_a_wrong_collector_is_named(tmp_path: Path) -> None:
     async with serve_app(app) as place:
         for endpoint, wrong, mend in (
             ("localhost:4318", "is not an address", "http://localhost:4318"),
-            ("http://127.0.0.1:9", "cannot be reached (ConnectError)", "by default port 4318"),
+            ("http://127.0.0.1:9", "cannot be reached (ClientConnectorError)", "by default port 4318"),
             (f"http://{place}/v1/traces", "answers with status 404", "correct OTEL_EXPORTER_OTLP_ENDPOINT"),
             (f"http://u:hidden@{place}", "answers with status 401", "correct OTEL_EXPORTER_OTLP_HEADERS"),
         ):
