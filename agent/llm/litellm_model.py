@@ -482,7 +482,7 @@ def _maker(proxy: str) -> Any:
         import aiohttp
         from litellm.llms.custom_httpx.aiohttp_transport import LiteLLMAiohttpTransport
 
-        from gateway.net.connections import connector
+        from gateway.net.connector import connector
 
         class ProxiedTransport(LiteLLMAiohttpTransport):
             """litellm's transport, which adds no proxy of the environment to ours."""

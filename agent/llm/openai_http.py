@@ -126,7 +126,7 @@ def _connector_for(proxy: str) -> Callable[..., aiohttp.TCPConnector]:
     """Return what makes a connector on the event loop: through *proxy*, or direct if that is empty."""
     if not proxy:
         return aiohttp.TCPConnector
-    from gateway.net.connections import connector
+    from gateway.net.connector import connector
 
     return partial(connector, proxy)
 

@@ -26,7 +26,7 @@ from yarl import URL
 from channels.discord.parse import DiscordBotIdentity, DiscordChat
 from channels.discord.shards import BotShard, IdentifyLimit
 from gateway.errors import SendRefused
-from gateway.net.connections import connector
+from gateway.net.connector import connector
 
 OnEvent = Callable[[str, Mapping[str, Any]], None]  # takes an event's name and payload; must not raise
 

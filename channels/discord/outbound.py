@@ -22,7 +22,7 @@ from channels.kit.bodies import read_file
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
-from gateway.net.connections import connector
+from gateway.net.connector import connector
 from gateway.ports import BlobStore
 
 log = structlog.get_logger(__name__)

@@ -77,7 +77,7 @@ async def verify(settings: Any, *, proxy: str = "") -> Sequence[Finding]:
     """Return the findings of real calls. Never raises for an answer of Discord."""
     import aiohttp
 
-    from gateway.net.connections import connector
+    from gateway.net.connector import connector
 
     if settings.token is None:
         return [fail(f"no token is set; {STEPS[1]}")]

@@ -15,7 +15,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from gateway.errors import FormatRefused, OutcomeUnknown, PlaceGone, RetryLater, SendRefused
-from gateway.net.connections import connector
+from gateway.net.connector import connector
 
 _TIMEOUT = 30.0  # seconds for a whole call
 _UPLOAD = aiohttp.ClientTimeout(total=50)  # within what delivery gives one call

@@ -30,7 +30,7 @@ from starlette.routing import Route
 from channels.kit.bodies import read_body
 from channels.slack.api import SlackRefusal, SlackTokenRejected, map_api_error
 from gateway.errors import LoginRefused, ParlourError, RetryLater, UserError
-from gateway.net.connections import connector
+from gateway.net.connector import connector
 
 log = structlog.get_logger(__name__)
 

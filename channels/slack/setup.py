@@ -16,7 +16,7 @@ from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackToken
 from channels.slack.oauth_scopes import missing
 from channels.slack.settings import SlackSettings
 from gateway.errors import SendFailed
-from gateway.net.connections import connector
+from gateway.net.connector import connector
 from gateway.ports import Finding, fail, ok, warn
 
 _TIMEOUT = 14.0  # seconds for everything

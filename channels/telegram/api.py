@@ -153,7 +153,7 @@ class AiohttpRequest(BaseRequest):
         if self._session is None:
             options: dict[str, Any] = {"limit": self._connections, "ssl": trusted_certificates()}
             if self._proxy:
-                from gateway.net.connections import connector
+                from gateway.net.connector import connector
 
                 way = connector(self._proxy, **options)
             else:

@@ -58,7 +58,7 @@ class AlertWebhook:
         import aiohttp  # not on the start-up path of who needs none
 
         from gateway.net import trusted_certificates
-        from gateway.net.connections import connector
+        from gateway.net.connector import connector
 
         way = connector(self.proxy, ssl=await asyncio.to_thread(trusted_certificates))
         async with aiohttp.ClientSession(connector=way) as client, asyncio.TaskGroup() as tasks:

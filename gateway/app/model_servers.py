@@ -141,11 +141,11 @@ async def _fetch_list(base: str, headers: Mapping[str, str], *, proxy: str, seco
 
 
 async def _fetch(url: str, headers: Mapping[str, str], *, proxy: str, seconds: float) -> ModelList:
-    await asyncio.to_thread(import_module, "gateway.net.connections")  # aiohttp takes 0.1 s
+    await asyncio.to_thread(import_module, "gateway.net.connector")  # aiohttp takes 0.1 s
     import aiohttp
 
     from gateway.net import trusted_certificates
-    from gateway.net.connections import connector
+    from gateway.net.connector import connector
 
     verify = await asyncio.to_thread(trusted_certificates) if url.startswith("https:") else False
     # A compressed body could have any size.

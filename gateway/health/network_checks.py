@@ -235,7 +235,7 @@ async def _call(
     import aiohttp
 
     from gateway.net import trusted_certificates
-    from gateway.net.connections import connector
+    from gateway.net.connector import connector
 
     try:
         verify = ssl.create_default_context(cafile=certificate) if certificate else trusted_certificates()

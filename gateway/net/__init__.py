@@ -1,7 +1,7 @@
 """Outgoing connections: direct, or through the one proxy that the operator configured (docs/network.md).
 
 Callers pass the proxy's address as a string ("" = none) and get what aiohttp connects with, a connector from
-`gateway.net.connections`. No environment variable is read or written here. The proxy resolves host names; local
+`gateway.net.connector`. No environment variable is read or written here. The proxy resolves host names; local
 destinations bypass it (`is_direct`).
 """
 

@@ -30,7 +30,7 @@ async def ask_time(address: str, *, proxy: str = "") -> datetime | None:
     from yarl import URL
 
     from gateway.net import trusted_certificates
-    from gateway.net.connections import connector
+    from gateway.net.connector import connector
 
     try:
         server = URL(address).origin()

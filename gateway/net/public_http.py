@@ -23,7 +23,7 @@ from yarl import URL
 
 from gateway.errors import ParlourError
 from gateway.net.addresses import is_direct
-from gateway.net.connections import connector
+from gateway.net.connector import connector
 from gateway.ports.entry_points import package_version
 
 WEB_PORTS: Final = frozenset({80, 443})

@@ -20,7 +20,7 @@ from aiohttp.test_utils import TestServer
 from gateway.errors import SettingsError
 from gateway.health.network_checks import probe_proxy
 from gateway.net.addresses import ProxyAddress, is_direct
-from gateway.net.connections import connector
+from gateway.net.connector import connector
 from gateway.net.requests_proxy import open_session
 from gateway.settings import load_settings
 from tests.fakes import proxies
