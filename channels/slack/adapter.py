@@ -17,7 +17,7 @@ from channels.slack.connection import PING, SlackSocketMode
 from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles
 from channels.slack.history import HistoryPages, JoinedChannels, ReceivedUntil, SlackCatchUp, SlackHistory
 from channels.slack.inbound import SlackInbound
-from channels.slack.interactions import SlackButtons, SlackInteractions, SlackReactions
+from channels.slack.interactions import SlackInteractions, SlackReactions
 from channels.slack.outbound import SlackActivity, SlackOutbound, SlackStreams, find_sent_part, missing_scopes
 from channels.slack.parse import SlackBotIdentity
 from channels.slack.render import LIMIT, MOST_PARTS, render
@@ -69,9 +69,8 @@ class SlackChannel:
         self._ping = ping
         self._api = SlackApi(settings.bot_token.get_secret_value(), settings.base_url, proxy=context.proxy)
         self._reactions = SlackReactions(context, self._api)
-        buttons = SlackButtons(context, self._api, self._reactions)
-        interactions = SlackInteractions(context, self._api)
-        self._inbound = SlackInbound(context, self._api, self._reactions, buttons, interactions)
+        interactions = SlackInteractions(context, self._api, self._reactions)
+        self._inbound = SlackInbound(context, self._api, self._reactions, interactions)
         self._history = SlackHistory(context, self._api, self._inbound)
         pages = HistoryPages(self._api)
         self._received_until = ReceivedUntil(context.state)
@@ -85,7 +84,7 @@ class SlackChannel:
         self._activity = SlackActivity(self._api, self._language)
         is_native = settings.streaming == "native"
         self._streams = SlackStreams(self._api, self._inbound.sender_of) if is_native else None
-        self._outbound = SlackOutbound(self._api, self._reactions, self._streams, buttons, interactions, self._language)
+        self._outbound = SlackOutbound(self._api, self._reactions, self._streams, interactions, self._language)
         self._files = SlackFiles(self._api, settings.base_url, context.blobs, context.state)
         self._socket: SlackSocketMode | None = None
         self._webhook_bot: SlackBotIdentity | None = None  # while events come by HTTP
@@ -293,9 +292,7 @@ class SlackChannel:
     async def close(self) -> None:
         """Cancel what is in flight and close the connections."""
         await self._reactions.acks.close()
-        await self._inbound.users.profiles.close()
-        await self._inbound.members.chats.lookups.close()
-        await self._inbound.names.groups.close()
+        await self._inbound.members.close()
         await self._api.close()
 
 

@@ -174,10 +174,10 @@ class SlackHistory:
         self, message: InboundMessage, events: Sequence[ParsedEvent], bot: SlackBotIdentity
     ) -> list[InboundMessage]:
         users = {event.user for event in events if event.user and not event.is_bot}
-        profiles = await self._inbound.users.profiles_of(users, bot.team)
+        profiles = await self._inbound.members.profiles_of(users, bot.team)
         unknown = SlackProfile(is_guest=True)  # without an answer of Slack: admitted only by name
         ids = [each for event in events for each in named_ids(event.whole_text)]
-        names = await self._inbound.names.names(list(dict.fromkeys(ids)), bot.team)
+        names = await self._inbound.members.names(list(dict.fromkeys(ids)), bot.team)
         return [
             replace(
                 build_message(

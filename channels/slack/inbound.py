@@ -18,8 +18,8 @@ from cachetools import FIFOCache
 from channels.kit.background import KeyedSlots
 from channels.kit.followed_threads import FollowedThreads, is_from_member
 from channels.slack.api import SlackApi, SlackRefusal
-from channels.slack.interactions import SlackButtons, SlackInteractions, SlackReactions
-from channels.slack.members import SlackChats, SlackMembers, SlackNames, SlackUsers
+from channels.slack.interactions import SlackInteractions, SlackReactions
+from channels.slack.members import SlackMembers
 from channels.slack.parse import (
     ParsedEvent,
     SlackBotIdentity,
@@ -62,18 +62,13 @@ class SlackInbound:
         context: ChannelContext,
         api: SlackApi,
         reactions: SlackReactions,
-        buttons: SlackButtons,
         interactions: SlackInteractions,
     ) -> None:
         self._name = context.name
         self._intake = context.intake
         self._reactions = reactions
-        self._buttons = buttons
         self._interactions = interactions
-        self.users = SlackUsers(api)
-        chats = SlackChats(api)
-        self.members = SlackMembers(self.users, chats)
-        self.names = SlackNames(api, self.users, chats)
+        self.members = SlackMembers(api)
         self._pairs = MentionPairs()
         self.threads = FollowedThreads(
             context.state, size=_FOLLOWED_THREADS, old_note=_OLD_THREADS_NOTE, is_shared=context.is_shared
@@ -118,7 +113,7 @@ class SlackInbound:
 
     async def parse(self, body: dict[str, Any], bot: SlackBotIdentity) -> ParsedEvent | None:
         """Return the event of *body*, or None if it is not for the bot or its own; raise UnreadableEvent."""
-        self.users.profiles.forget(changed_user(body))
+        self.members.profiles.forget(changed_user(body))
         change = parse_membership(body, channel=self._name, bot=bot)
         if change is not None:
             await self._intake.membership_changed(await self.members.with_names(change, bot))
@@ -155,7 +150,7 @@ class SlackInbound:
     def _start_lookup(self, user: str, bot: SlackBotIdentity) -> _PendingLookup | None:
         if not user or user == bot.user or self._intake.is_cautious:
             return None
-        profile = asyncio.create_task(self.users.profile(user, bot.team), name="slack sender")
+        profile = asyncio.create_task(self.members.profile(user, bot.team), name="slack sender")
         profile.add_done_callback(lambda task: task.cancelled() or task.exception())  # some are never awaited
         return _PendingLookup(user, profile)
 
@@ -184,7 +179,7 @@ class SlackInbound:
         is_followed = may_follow and await self.threads.is_followed(event.place, otherwise=event.is_below_us)
         is_for_us = event.is_direct or event.calls_us or is_followed or self.reads_all(event.chat)
         ids = named_ids(event.whole_text) if is_for_us and event.kind is not InboundKind.BUTTON else []
-        names = await self.names.names(ids, bot.team) if ids and ids != [bot.user] else {}
+        names = await self.members.names(ids, bot.team) if ids and ids != [bot.user] else {}
         event = await self._with_known_author(event, bot)
         message = build_message(event, self._name, bot, profile, is_followed=is_followed, names=names)
         self._senders[event.chat, event.ts] = (event.user, message.sender.team)
@@ -192,9 +187,9 @@ class SlackInbound:
         if event.calls_us and result.is_repeated:  # another gateway on the same store has its `message` event
             self._pairs.expect_messages(event.chat)
         if event.press is not None and result.verdict is not IntakeVerdict.REJECTED:
-            await self._buttons.hold_press(event.press, message)
+            await self._interactions.hold_press(message, event.press)
         if event.response_url and result.verdict is not IntakeVerdict.REJECTED:
-            await self._interactions.hold(message, event.response_url)
+            await self._interactions.hold_slash(message, event.response_url)
         await self._update_threads(event, message, result)
         if event.thread and event.thread == event.ts and result.verdict is IntakeVerdict.ACCEPTED:
             self.cursors.advance(event.place, event.ts)  # the answer starts a thread, which may continue
@@ -208,7 +203,7 @@ class SlackInbound:
         if by in ("", UNKNOWN, event.user, bot.user):
             return event
         try:
-            profile = await self.users.profile(by, bot.team)
+            profile = await self.members.profile(by, bot.team)
         except SendFailed:  # the message counts, whoever wrote what it shares
             profile = SlackProfile(is_guest=True)
         is_known = not (profile.is_bot or profile.is_guest)
@@ -221,7 +216,7 @@ class SlackInbound:
         try:
             if lookup is not None and lookup.user == event.user:
                 return await lookup.profile
-            return await self.users.profile(event.user, bot.team)
+            return await self.members.profile(event.user, bot.team)
         except SlackRefusal as error:
             if error.code not in self._logged:
                 self._logged.add(error.code)

@@ -89,10 +89,13 @@ class SlackReactions:
 
 
 # -- interactions ----------------------------------------------------------------------------------
-# Slash commands: answered at their response address where the app may not write, as in chats that it left.
+# Slash commands are answered at their response address where the app may not write, as in chats that it left. The row
+# of a pressed button is removed once the answer of the turn settles the question.
 
 LIFETIME = timedelta(minutes=29)  # of a response address: of thirty minutes, and five uses
+_PRESS_LIFETIME = timedelta(days=1)
 _PREFIX = "slash/"
+_MESSAGES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,45 +103,6 @@ class _PendingSlash:
     """A slash command and the address at which its sender can be shown an answer."""
 
     response_url: str
-
-
-class SlackInteractions:
-    """The slash commands of one workspace that wait for their answer, by turn."""
-
-    def __init__(self, context: ChannelContext, api: SlackApi) -> None:
-        self._api = api
-        self._pending = PendingResponses(context, _PendingSlash, _PREFIX, lifetime=LIFETIME)
-
-    async def hold(self, message: InboundMessage, response_url: str) -> None:
-        """Hold the address of *message*, which is durable; raises StoreUnavailable."""
-        await self._pending.hold(message, _PendingSlash(response_url))
-
-    async def is_pending(self, part: MessagePart) -> bool:
-        """Return True if *part* answers a slash command whose address is still good."""
-        return await self._pending.get(part) is not None
-
-    async def respond(self, part: MessagePart, body: Mapping[str, Any]) -> bool:
-        """Show *body* to the sender of the command that *part* answers; return False if it answers none.
-
-        Raises SendFailed.
-        """
-        pending = await self._pending.get(part)
-        if pending is None:
-            return False
-        await self.show(pending.response_url, body)
-        return True
-
-    async def show(self, response_url: str, body: Mapping[str, Any]) -> None:
-        """Show *body* to the one person to whom *response_url* leads; raises SendFailed."""
-        shown = {name: body[name] for name in ("text", "mrkdwn", "blocks") if name in body}
-        await self._api.respond(response_url, response_type="ephemeral", replace_original=False, **shown)
-
-
-# -- buttons ---------------------------------------------------------------------------------------
-# Pressed buttons: their row is removed once the answer of the turn settles the question.
-
-_LIFETIME = timedelta(days=1)
-_MESSAGES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +116,48 @@ class _SlackPress:
     response_url: str
 
 
-class SlackButtons:
-    """The pending presses of one workspace, by turn."""
+class SlackInteractions:
+    """The slash commands and presses of one workspace that wait for their answer, by turn."""
 
     def __init__(self, context: ChannelContext, api: SlackApi, reactions: SlackReactions) -> None:
         self._api = api
         self._reactions = reactions
-        self.presses = PendingPresses(context, _SlackPress, lifetime=_LIFETIME, tasks=reactions.tasks, end=self._end)
+        self._slashes = PendingResponses(context, _PendingSlash, _PREFIX, lifetime=LIFETIME)
+        self.presses = PendingPresses(
+            context, _SlackPress, lifetime=_PRESS_LIFETIME, tasks=reactions.tasks, end=self._end
+        )
         self._messages: FIFOCache[tuple[str, str], SlackButtonPress] = FIFOCache(_MESSAGES)  # by chat and ts
 
-    async def hold_press(self, press: SlackButtonPress, message: InboundMessage) -> None:
+    async def hold_slash(self, message: InboundMessage, response_url: str) -> None:
+        """Hold the address of *message*, which is durable; raises StoreUnavailable."""
+        await self._slashes.hold(message, _PendingSlash(response_url))
+
+    async def hold_press(self, message: InboundMessage, press: SlackButtonPress) -> None:
         """Hold a press that was accepted; raises StoreUnavailable."""
         self._messages[press.chat, press.ts] = press
         pending = _SlackPress(press.chat, press.ts, press.thread, press.row, press.response_url)
         if await self.presses.hold(message, pending):
             self._reactions.tasks.start(partial(self._remove, pending), "buttons")
+
+    async def is_pending(self, part: MessagePart) -> bool:
+        """Return True if *part* answers a slash command whose address is still good."""
+        return await self._slashes.get(part) is not None
+
+    async def respond(self, part: MessagePart, body: Mapping[str, Any]) -> bool:
+        """Show *body* to the sender of the command that *part* answers; return False if it answers none.
+
+        Raises SendFailed.
+        """
+        pending = await self._slashes.get(part)
+        if pending is None:
+            return False
+        await self.show(pending.response_url, body)
+        return True
+
+    async def show(self, response_url: str, body: Mapping[str, Any]) -> None:
+        """Show *body* to the one person to whom *response_url* leads; raises SendFailed."""
+        shown = {name: body[name] for name in ("text", "mrkdwn", "blocks") if name in body}
+        await self._api.respond(response_url, response_type="ephemeral", replace_original=False, **shown)
 
     async def _end(self, press: _SlackPress, is_settled: bool) -> None:
         if is_settled:

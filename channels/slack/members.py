@@ -39,43 +39,23 @@ class SlackChat:
     creator: str = ""  # a user id
 
 
-class SlackChats:
-    """The channels of one workspace. Slack demands the scope channels:read, groups:read for private ones."""
+class SlackMembers:
+    """The users, channels and groups of one workspace. Slack demands the scopes channels:read and groups:read.
 
-    def __init__(self, api: SlackApi) -> None:
-        self._api = api
-        self.lookups: LookupCache[str, SlackChat] = LookupCache(
-            "slack chat", self._fetch, size=_CHATS, timeout=_TIMEOUT
-        )
-
-    async def chat(self, chat: str) -> SlackChat:
-        """Return the facts about a channel; never raises."""
-        try:
-            return await self.lookups.get(chat)
-        except SendFailed as error:
-            log.info("slack.chat_unknown", chat=chat, reason=type(error).__name__)
-            return SlackChat()
-
-    async def _fetch(self, chat: str) -> SlackChat:
-        try:
-            answer = await self._api.get("conversations.info", channel=chat)
-        except SlackRefusal as error:  # kept, so that a missing scope does not cost a call at every command
-            log.info("slack.chat_unknown", chat=chat, reason=str(error))
-            return SlackChat()
-        channel = answer.get("channel")
-        fields = channel if isinstance(channel, dict) else {}
-        name = safe_display_name(sanitize(str(fields.get("name") or "")))
-        return SlackChat(name=name, creator=str(fields.get("creator") or ""))
-
-
-class SlackUsers:
-    """The users of one workspace."""
+    Admins are the workspace's admins and owners, and in a channel its creator unless they are a guest.
+    """
 
     def __init__(self, api: SlackApi) -> None:
         self._api = api
         self._home = ""
         self.profiles: LookupCache[str, SlackProfile] = LookupCache(
-            "slack user", self._fetch, size=_USERS, timeout=_TIMEOUT
+            "slack user", self._fetch_user, size=_USERS, timeout=_TIMEOUT
+        )
+        self.chats: LookupCache[str, SlackChat] = LookupCache(
+            "slack chat", self._fetch_chat, size=_CHATS, timeout=_TIMEOUT
+        )
+        self._groups: LookupCache[str, Mapping[str, str]] = LookupCache(
+            "slack groups", self._fetch_groups, size=1, timeout=_TIMEOUT
         )
 
     async def profile(self, user: str, home: str) -> SlackProfile:
@@ -90,11 +70,73 @@ class SlackUsers:
         self._home = home
         return await self.profiles.get_many(users, within=within)
 
-    async def _fetch(self, user: str) -> SlackProfile:
+    async def names(self, ids: Sequence[str], home: str) -> Mapping[str, str]:
+        """Return the names that Slack returns within a moment; the first twenty *ids* are looked up."""
+        ids = ids[:_MOST_NAMES]
+        profiles, chats, groups = await asyncio.gather(
+            self.profiles_of([each for each in ids if each[0] in "UW"], home, within=_TIMEOUT),
+            self.chats.get_many([each for each in ids if each[0] in "CG"], within=_TIMEOUT),
+            self._groups.get_many([""] if any(each[0] == "S" for each in ids) else [], within=_TIMEOUT),
+        )
+        known = {user: profile.name for user, profile in profiles.items()}
+        return {**known, **{chat: found.name for chat, found in chats.items()}, **groups.get("", {})}
+
+    async def sender(self, message: InboundMessage, bot: SlackBotIdentity) -> Sender:
+        """Return the sender of *message* with their current rights; see `SupportsSenderLookup`. Raises SendFailed."""
+        sender = message.sender
+        profile = await self.profile(sender.id, bot.team)
+        is_guest = profile.is_guest or (not profile.team and sender.is_guest)
+        is_admin = profile.is_admin
+        if not is_admin and not is_guest and message.chat_kind is ChatKind.GROUP and message.kind in _DECISIONS:
+            is_admin = (await self._chat(message.key.parent.chat)).creator == sender.id
+        return replace(sender, team=profile.team or sender.team, is_guest=is_guest, is_admin=is_admin)
+
+    async def with_names(self, change: MembershipChange, bot: SlackBotIdentity) -> MembershipChange:
+        """Return *change* with the names of the channel and of the user who made it, if Slack returns them."""
+        chat = await self._chat(change.chat)
+        by = change.by
+        if by is not None and (profile := (await self.profiles_of([by.id], bot.team)).get(by.id)):
+            by = replace(by, name=profile.name, team=profile.team or by.team)
+        return replace(change, title=chat.name, by=by)
+
+    async def close(self) -> None:
+        """Cancel the look-ups in flight."""
+        for lookups in (self.profiles, self.chats, self._groups):
+            await lookups.close()
+
+    async def _chat(self, chat: str) -> SlackChat:
+        """Return the facts about a channel; never raises."""
+        try:
+            return await self.chats.get(chat)
+        except SendFailed as error:
+            log.info("slack.chat_unknown", chat=chat, reason=type(error).__name__)
+            return SlackChat()
+
+    async def _fetch_chat(self, chat: str) -> SlackChat:
+        try:
+            answer = await self._api.get("conversations.info", channel=chat)
+        except SlackRefusal as error:  # kept, so that a missing scope does not cost a call at every command
+            log.info("slack.chat_unknown", chat=chat, reason=str(error))
+            return SlackChat()
+        channel = answer.get("channel")
+        fields = channel if isinstance(channel, dict) else {}
+        name = safe_display_name(sanitize(str(fields.get("name") or "")))
+        return SlackChat(name=name, creator=str(fields.get("creator") or ""))
+
+    async def _fetch_user(self, user: str) -> SlackProfile:
         user_object = (await self._api.get("users.info", user=user)).get("user")
         if not isinstance(user_object, dict):
             raise OutcomeUnknown("users.info: no user")
         return parse_user(user_object, self._home)
+
+    async def _fetch_groups(self, _: str) -> Mapping[str, str]:
+        try:
+            answer = await self._api.get("usergroups.list")
+        except SlackRefusal as error:  # kept, so that a missing scope does not cost a call at every mention
+            log.info("slack.groups_unknown", reason=str(error))
+            return {}
+        groups = answer.get("usergroups") or ()
+        return {str(each["id"]): safe_display_name(sanitize(str(each.get("handle") or ""))) for each in groups}
 
 
 def parse_user(user: Mapping[str, Any], home: str) -> SlackProfile:
@@ -112,63 +154,3 @@ def parse_user(user: Mapping[str, Any], home: str) -> SlackProfile:
         is_bot=bool(user.get("is_bot")),
         timezone=sanitize(str(user.get("tz") or "")),
     )
-
-
-class SlackNames:
-    """Display names of the people, channels and groups that texts mention by id."""
-
-    def __init__(self, api: SlackApi, users: SlackUsers, chats: SlackChats) -> None:
-        self._api = api
-        self._users = users
-        self._chats = chats
-        self.groups: LookupCache[str, Mapping[str, str]] = LookupCache(
-            "slack groups", self._fetch_groups, size=1, timeout=_TIMEOUT
-        )
-
-    async def names(self, ids: Sequence[str], home: str) -> Mapping[str, str]:
-        """Return the names that Slack returns within a moment; the first twenty *ids* are looked up."""
-        ids = ids[:_MOST_NAMES]
-        users = [each for each in ids if each[0] in "UW"]
-        chats = [each for each in ids if each[0] in "CG"]
-        profiles, channels, groups = await asyncio.gather(
-            self._users.profiles_of(users, home, within=_TIMEOUT),
-            self._chats.lookups.get_many(chats, within=_TIMEOUT),
-            self.groups.get_many([""] if any(each[0] == "S" for each in ids) else [], within=_TIMEOUT),
-        )
-        known = {user: profile.name for user, profile in profiles.items()}
-        return {**known, **{chat: found.name for chat, found in channels.items()}, **groups.get("", {})}
-
-    async def _fetch_groups(self, _: str) -> Mapping[str, str]:
-        try:
-            answer = await self._api.get("usergroups.list")
-        except SlackRefusal as error:  # kept, so that a missing scope does not cost a call at every mention
-            log.info("slack.groups_unknown", reason=str(error))
-            return {}
-        groups = answer.get("usergroups") or ()
-        return {str(each["id"]): safe_display_name(sanitize(str(each.get("handle") or ""))) for each in groups}
-
-
-class SlackMembers:
-    """Admins are the workspace's admins and owners, and in a channel its creator unless they are a guest."""
-
-    def __init__(self, users: SlackUsers, chats: SlackChats) -> None:
-        self._users = users
-        self.chats = chats
-
-    async def sender(self, message: InboundMessage, bot: SlackBotIdentity) -> Sender:
-        """Return the sender of *message* with their current rights; see `SupportsSenderLookup`. Raises SendFailed."""
-        sender = message.sender
-        profile = await self._users.profile(sender.id, bot.team)
-        is_guest = profile.is_guest or (not profile.team and sender.is_guest)
-        is_admin = profile.is_admin
-        if not is_admin and not is_guest and message.chat_kind is ChatKind.GROUP and message.kind in _DECISIONS:
-            is_admin = (await self.chats.chat(message.key.parent.chat)).creator == sender.id
-        return replace(sender, team=profile.team or sender.team, is_guest=is_guest, is_admin=is_admin)
-
-    async def with_names(self, change: MembershipChange, bot: SlackBotIdentity) -> MembershipChange:
-        """Return *change* with the names of the channel and of the user who made it, if Slack returns them."""
-        chat = await self.chats.chat(change.chat)
-        by = change.by
-        if by is not None and (profile := (await self._users.profiles_of([by.id], bot.team)).get(by.id)):
-            by = replace(by, name=profile.name, team=profile.team or by.team)
-        return replace(change, title=chat.name, by=by)

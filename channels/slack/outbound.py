@@ -14,7 +14,7 @@ from cachetools import FIFOCache
 from channels.kit.background import ChatRateLimits, TokenBucket
 from channels.slack import render
 from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
-from channels.slack.interactions import SlackButtons, SlackInteractions, SlackReactions
+from channels.slack.interactions import SlackInteractions, SlackReactions
 from channels.slack.parse import SlackBotIdentity
 from channels.slack.render import part_of
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed
@@ -37,7 +37,6 @@ class SlackOutbound:
         api: SlackApi,
         reactions: SlackReactions,
         streams: SlackStreams | None,
-        buttons: SlackButtons,
         interactions: SlackInteractions,
         language: Callable[[SessionKey], str],
     ) -> None:
@@ -45,7 +44,6 @@ class SlackOutbound:
         self._api = api
         self._reactions = reactions
         self._streams = streams
-        self._buttons = buttons
         self._interactions = interactions
         self.posts = ChatRateLimits(_POST_BURST, lambda _: _POST_INTERVAL)
         self.preview_edits = TokenBucket(*_PREVIEW_EDITS)
@@ -146,7 +144,7 @@ class SlackOutbound:
 
     def _settle(self, part: MessagePart) -> None:
         """Remove the reaction and the buttons that the delivered part settles."""
-        self._buttons.presses.settle(part)
+        self._interactions.presses.settle(part)
         if part.kind is not OutboundKind.PREVIEW:
             self._reactions.acks.settle(part.key)
 

@@ -108,7 +108,7 @@ class SlackHarness:
                 return [(up.server.files[each["id"]].name, up.server.files[each["id"]].data) for each in shared]
 
             def unknown(message: InboundMessage) -> InboundMessage:
-                up.channel._inbound.users.profiles.forget(ANN)
+                up.channel._inbound.members.profiles.forget(ANN)
                 up.server.faults["users.info"] = [SlackFault(status=503)]
                 return replace(message, key=SessionKey("slack", ROOM), chat_kind=ChatKind.GROUP)
 

@@ -76,7 +76,7 @@ async def test_who_cannot_be_looked_up_decides_nothing(fault: Any) -> None:
         up.server.places[ROOM].creator = BOB
         ann, bob = await decision(up, ANN), await decision(up, BOB)
         inbound = up.channel._inbound
-        inbound.users.profiles.timeout = inbound.members.chats.lookups.timeout = 0.1
+        inbound.members.profiles.timeout = inbound.members.chats.timeout = 0.1
         for method in ("users.info", "conversations.info"):
             if fault == "hang":
                 up.server.holds[f"before {method}"] = asyncio.Event()
@@ -85,7 +85,7 @@ async def test_who_cannot_be_looked_up_decides_nothing(fault: Any) -> None:
             else:
                 up.server.faults[method] = [fault, fault]  # aiohttp asks once more where a line was cut
         assert not (await now(up, bob)).is_admin
-        up.channel._inbound.users.profiles.forget(ANN)
+        up.channel._inbound.members.profiles.forget(ANN)
         with pytest.raises(SendFailed):
             await now(up, ann)
 
@@ -95,7 +95,7 @@ async def test_a_look_up_that_hangs_keeps_nobody_elses_words_waiting() -> None:
     async with slack(allow_from=[f"team:{TEAM}"]) as up:
         await decision(up, BOB)
         people = up.server.hire(10)
-        up.channel._inbound.users.profiles.timeout = 0.5
+        up.channel._inbound.members.profiles.timeout = 0.5
         up.server.ack_within = 60.0
         up.server.holds["before users.info"] = asyncio.Event()
         began = asyncio.get_running_loop().time()
@@ -118,7 +118,7 @@ async def test_who_is_removed_or_made_a_guest_is_so_at_once_where_slack_says_it(
         await up.server.until(lambda: len(up.server.acks) == 5)
         assert (await decision(up, EVE)).sender.is_guest
         up.server.users[EVE] |= {"deleted": False}
-        up.channel._inbound.users.profiles.expire()
+        up.channel._inbound.members.profiles.expire()
         assert not (await decision(up, EVE)).sender.is_guest
 
 
@@ -131,7 +131,7 @@ async def test_being_added_and_taken_away_is_told_with_its_name_and_by_whom() ->
         stranger = {"type": "member_joined_channel", "user": EVE, "channel": ROOM, "team": TEAM, "inviter": BOB}
         up.server.event(stranger)
         up.server.scopes -= {"users:read"}
-        up.channel._inbound.users.profiles.forget(BOB)
+        up.channel._inbound.members.profiles.forget(BOB)
         gone = up.server.put_out(SECRET, by=BOB)
         await up.services.wait_places(2)
         up.server.say(DM, ANN, "hello")

@@ -41,7 +41,7 @@ async def test_a_choice_goes_before_the_profile_and_nonsense_changes_nothing() -
                 lambda: translate("commands.timezone_set", zone="Europe/Berlin") in list_bot_texts(server)
             )
             server.users[ANN]["tz"] = "Asia/Kolkata"
-            parlour.app.channels["slack"]._inbound.users.profiles.forget(ANN)  # type: ignore[attr-defined]
+            parlour.app.channels["slack"]._inbound.members.profiles.forget(ANN)  # type: ignore[attr-defined]
             server.say(DM, ANN, "!language de")
             await server.until(lambda: translate("commands.language_set", "de") in list_bot_texts(server))
             server.say(DM, ANN, "!timezone")
