@@ -327,25 +327,6 @@ async def test_away_while_people_went_on(nursery: DiscordForkServer, tmp_path: P
         assert not services.knows("revoked")
 
 
-async def test_a_role_that_is_revoked_while_a_message_waits(nursery: DiscordForkServer, tmp_path: Path) -> None:
-    """It was stored before the kill, and is judged again when its turn begins."""
-    assert "pending messages are refused too" in row("a role was revoked")
-    eva = "2003"
-    async with open_house(nursery, tmp_path) as services:
-        discord = services.discord
-        discord.members[eva]["roles"] = [TEAM_ROLE]
-        await services.live(ago=LATER, holds=True)
-        discord.say(GENERAL, ANN, f"{CALL} busy")
-        await discord.until(lambda: discord.chat(GENERAL))
-        discord.say(GENERAL, eva, f"{CALL} waiting")
-        await discord.until(lambda: sum(on for *_, on in discord.reactions) == 2)
-        await services.end()
-        discord.members[eva]["roles"] = []
-        await services.live()
-        await services.quiet(lambda: discord.find(discord.messages[GENERAL][1]["id"])[1].get("was"))
-        assert not [text for text in discord.chat(GENERAL) if "waiting" in text]
-
-
 async def test_an_edit_of_what_nobody_answered(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Written and edited while we were away: the newest words are answered."""
     assert row("an unanswered message was edited") == "the latest text is answered"
@@ -361,21 +342,6 @@ async def test_an_edit_of_what_nobody_answered(nursery: DiscordForkServer, tmp_p
         await services.live()
         await services.quiet(lambda: len(discord.chat(GENERAL)) == 2)
         assert answers(services) == ["@Parlour zero", "@Parlour new-words"]
-
-
-async def test_a_connection_that_was_lost(nursery: DiscordForkServer, tmp_path: Path) -> None:
-    """Resumed: each message has one answer. An invalid one: test_what_was_said_meanwhile_is_read_back."""
-    assert row("the connection was cut, or the gateway was away for a minute").startswith("resumed")
-    assert row("the session became invalid").startswith("a new session is started")
-    async with open_house(nursery, tmp_path) as services:
-        discord = services.discord
-        await services.live()
-        discord.say(GENERAL, ANN, f"{CALL} zero")
-        await discord.until(lambda: discord.chat(GENERAL))
-        await discord.gateway.drop()
-        discord.say(GENERAL, ANN, f"{CALL} one")
-        await services.quiet(lambda: len(discord.chat(GENERAL)) == 2)
-        assert answers(services) == ["@Parlour zero", "@Parlour one"]
 
 
 # The reaction on what was heard.

@@ -1,41 +1,10 @@
-"""Discord's share of what issue 3 shows, over the wire: each row, and the test that is it.
-
-text                         test_people_are_answered_where_they_wrote_and_a_stranger_is_not (test_gateway_discord.py)
-thread                       test_threads_are_sessions_and_private_ones_are_private (test_discord_inbound.py),
-                             test_a_mention_begins_a_thread_and_is_answered_there (test_discord_threads.py)
-forum post                   test_a_forum_post_is_a_session_of_its_own (here)
-reply                        test_what_addresses_us (test_discord_inbound.py)
-edit, deletion               test_edits_and_deletions (test_discord_inbound.py), test_an_edit_of_what_nobody_answered
-                             (test_discord_killed.py)
-image, file                  test_files_of_a_message_can_be_had_each, test_a_file_is_sent_once_with_its_caption
-                             (test_discord_files.py), test_a_picture_reaches_the_model (here)
-command                      test_discord_commands.py; typed:
-                             test_stop_in_a_channel_finds_the_askers_turn_in_its_thread (test_gateway_discord.py)
-20,000 characters, fences    test_twenty_thousand_characters_arrive_in_order_with_their_fences
-                             (test_discord_outbound.py); in a group: test_a_long_answer_in_a_channel_is_a_file (here)
-streaming                    test_an_answer_streams_and_survives_the_loss_of_its_connection (test_gateway_discord.py)
-mention and non-mention      test_people_are_answered_where_they_wrote_and_a_stranger_is_not
-stranger                     test_a_stranger_with_a_file_costs_nothing (here)
-second delivery              test_connections_that_break_cost_nothing (test_discord_inbound.py),
-                             test_a_second_delivery_is_no_second_command (test_discord_commands.py)
-429 with retry               test_a_full_bucket_stalls_its_own_chat_alone (test_discord_outbound.py), for all:
-                             test_a_global_limit_is_waited_out (here)
-connection loss, restart     test_gateway_discord.py, test_discord_killed.py
-two channels at once         tests/e2e/peers, on all three platforms
-
-nanobot bug 5, 6            tests/e2e/peers, on all three platforms
-nanobot bug 8               test_a_stranger_with_a_file_costs_nothing (here),
-                             test_every_send_has_its_key_and_pings_nobody (test_discord_outbound.py)
-nanobot bug 12              the fences above
-"""
+"""Forum posts, long answers, pictures, strangers and limits of Discord, over the wire."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,16 +27,6 @@ async def open_gateway_of(discord: DiscordServer, model: Any) -> AsyncIterator[I
     async with gateway(model=model, environment=discord.settings(ALLOW_FROM=ANN)) as parlour:
         await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
         yield parlour
-
-
-def test_every_row_names_tests_that_exist() -> None:
-    """The list above is no promise of what is not there."""
-    here = Path(__file__).parent
-    there = "\n".join(file.read_text(encoding="utf-8") for file in here.glob("test_*.py"))
-    named = re.findall(r"\btest_\w+(?:\.py)?", __doc__ or "")
-    assert len(named) > 30
-    for name in named:
-        assert (here / name).is_file() if name.endswith(".py") else f"def {name}(" in there, name
 
 
 async def test_a_forum_post_is_a_session_of_its_own(discord: DiscordServer, services: FakePageServices) -> None:

@@ -57,15 +57,6 @@ async def test_an_edit_and_a_deletion_are_told_an_unfurl_is_not() -> None:
         assert (gone.kind, gone.message_id, gone.sender.id) == (InboundKind.DELETION, ts, ANN)
 
 
-async def test_a_slash_command_is_heard() -> None:
-    """It has no message; its trigger id makes a repeat a repeat."""
-    async with slack() as up:
-        trigger = up.server.slash(DM, ANN, "/parlour", "stop")
-        (heard,) = await up.services.wait_deliveries(1)
-        assert (heard.kind, heard.text, heard.logical_key) == (InboundKind.COMMAND, "/stop", f"event/{trigger}")
-        await up.server.until(lambda: up.server.acks == [trigger])
-
-
 # -- threads that we follow
 
 
@@ -102,28 +93,6 @@ async def test_a_thread_we_were_called_into_needs_no_second_mention() -> None:
             True,
             True,
         ]
-
-
-async def test_a_stranger_neither_calls_us_in_nor_sends_us_away() -> None:
-    """What somebody says whom admission refuses changes nothing about a thread."""
-    async with slack() as up:
-        ts = up.server.say(ROOM, ANN, "shall we?", quiet=True)
-        up.services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
-        up.server.say(ROOM, EVE, f"{CALL} hi", thread=ts)
-        await up.server.until(lambda: len(up.server.acks) == 2)
-        up.services.verdict = None
-        up.server.say(ROOM, ANN, "well?", thread=ts)
-        await up.server.until(lambda: len(up.server.acks) == 3)
-        assert not up.services.deliveries[-1].is_addressed
-        up.server.say(ROOM, ANN, f"{CALL} you", thread=ts)
-        await up.server.until(lambda: len(up.server.acks) == 5)
-        up.services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
-        up.server.say(ROOM, EVE, f"<@{BOB}> hi", thread=ts)
-        await up.server.until(lambda: len(up.server.acks) == 6)
-        up.services.verdict = None
-        up.server.say(ROOM, ANN, "go on", thread=ts)
-        await up.server.until(lambda: len(up.server.acks) == 7)
-        assert up.services.deliveries[-1].is_addressed
 
 
 async def test_threads_can_be_left_alone() -> None:

@@ -12,7 +12,7 @@ from gateway.i18n import translate
 from gateway.ports import ChatActivity
 from tests.fakes.conditions import eventually
 from tests.fakes.slack import slack
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SECRET, SlackFault
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SlackFault
 
 
 async def test_an_answer_stands_in_its_thread() -> None:
@@ -141,14 +141,6 @@ async def test_where_slack_refuses_a_private_answer_nobody_else_reads_it() -> No
         assert up.server.shown(ROOM) == [translate("slack.write_privately")]
 
 
-async def test_a_chat_we_are_not_in_is_refused() -> None:
-    """The platform's word for it is the operator's."""
-    async with slack() as up:
-        (part,) = up.render(SECRET, "hello")
-        with pytest.raises(SendRefused, match="channel_not_found"):
-            await up.channel.send(part)
-
-
 async def test_a_status_shows_in_threads_and_ends() -> None:
     """Elsewhere there is nothing to show it with; a refusal is no failure and is not asked for again."""
     async with slack() as up:
@@ -163,16 +155,6 @@ async def test_a_status_shows_in_threads_and_ends() -> None:
         for _ in range(3):
             await up.channel.show(ChatActivity(key=key, on=True))
         assert len(up.server.called("assistant.threads.setStatus")) == 3
-
-
-async def test_a_reaction_says_that_it_was_heard_until_the_answer() -> None:
-    """Added once, taken back when the answer stands."""
-    async with slack() as up:
-        ts = up.server.say(DM, ANN, "hi")
-        await up.server.until(lambda: up.server.reactions == {(DM, ts, "eyes")})
-        (part,) = up.render(DM, "hello", reply_to=ts)
-        await up.channel.send(part)
-        await up.server.until(lambda: not up.server.reactions)
 
 
 async def test_reactions_can_be_off_or_refused() -> None:

@@ -92,16 +92,6 @@ def test_a_direct_message_speaks_to_us() -> None:
     assert found.event_ids == ("Ev01",)
 
 
-def test_a_mention_is_one_message_twice() -> None:
-    """`message` and `app_mention` have one logical key, and both are addressed to us."""
-    twice = [message("message_channel_mention"), message("app_mention")]
-    assert twice[0].logical_key == twice[1].logical_key
-    assert [found.is_addressed for found in twice] == [True, True]
-    assert {found.text for found in twice} == {"@parlour what is <this>?"}
-    assert {found.chat_kind for found in twice} == {ChatKind.GROUP}
-    assert twice[0].event_ids != twice[1].event_ids
-
-
 @pytest.mark.parametrize("name", ["message_channel", "message_thread", "message_mpim"])
 def test_talk_among_others_is_not_addressed(name: str) -> None:
     """In a shared chat only a mention (or a thread of ours) speaks to us."""
@@ -175,14 +165,6 @@ def test_files_are_facts() -> None:
         ("document", "F0LATER", 0),
     ]
     assert files[0].url.startswith("https://files.slack.com/")
-
-
-def test_guests_and_foreign_workspaces_are_facts() -> None:
-    """The event tells the workspace, the look-up the guest."""
-    foreign = message("message_foreign")
-    assert (foreign.sender.team, foreign.sender.is_guest) == ("T0FAR", True)
-    guest = message("message_channel", person=SlackProfile(name="Gus", is_guest=True))
-    assert (guest.sender.name, guest.sender.is_guest) == ("Gus", True)
 
 
 def test_a_slash_command_is_a_command() -> None:

@@ -17,7 +17,7 @@ from channels.telegram import inbound
 from channels.telegram.inbound import POLL_SECONDS
 from gateway.admission import RejectionReason
 from gateway.errors import SettingsError, StoreUnavailable
-from gateway.events import ChatKind, InboundKind, InboundMessage, edit_revision
+from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.logs import configure_logs
@@ -84,19 +84,6 @@ async def test_two_unclean_stops_make_it_ask_for_one_at_a_time(server: TelegramS
     assert {asked["limit"] for name, asked in server.calls if name == "getUpdates"} == {1}
 
 
-async def test_a_refused_message_is_confirmed_all_the_same(line: TelegramConnection) -> None:
-    """A stranger's message costs no reply, no reaction, no typing, and does not come again."""
-    line.services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
-    line.server.say("let me in", chat=666, sender=666)
-    await line.server.until(lambda: not line.server.updates)
-    line.services.verdict = None
-    line.server.say("hello")
-    await line.server.until(lambda: len(line.server.reactions) == 1)
-    assert line.server.reactions[0]["chat_id"] == 42
-    assert not line.server.actions
-    assert not line.server.posts
-
-
 async def wait_long_poll(server: TelegramServer) -> None:
     """Return when a poll waits for the next update."""
     await server.until(lambda: any(asked.get("timeout") for name, asked in server.calls if name == "getUpdates"))
@@ -138,18 +125,6 @@ async def test_a_confirmation_that_is_lost_confirms_nothing_later(server: Telegr
     assert [heard.text for heard in line.services.accepted] == ["before", "after"]
 
 
-async def test_what_was_not_confirmed_comes_again_and_is_known(server: TelegramServer) -> None:
-    """The poll that confirms is lost on its way: the message is delivered again, stored once, and confirmed."""
-    async with open_line(server) as line:
-        await wait_long_poll(server)
-        server.fail("getUpdates", TelegramFault("drop"))
-        server.say("once")
-        first, second = await line.services.wait_deliveries(2)
-        await server.until(lambda: not server.updates)
-    assert first.logical_key == second.logical_key
-    assert len(line.services.accepted) == 1
-
-
 async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a quiet week update ids restart anywhere; an offset of last week confirms nothing unheard."""
     monkeypatch.setattr(inbound, "POLL_SECONDS", 0.01)
@@ -173,16 +148,6 @@ async def test_a_hundred_and_more_wait_in_order(line: TelegramConnection) -> Non
         line.server.say(str(number))
     await line.server.until(lambda: not line.server.updates)
     assert [heard.text for heard in line.services.deliveries] == [str(number) for number in range(230)]
-
-
-async def test_an_edit_is_a_revision(line: TelegramConnection) -> None:
-    """An edited message has the same id, and the time of the edit as its revision."""
-    message = line.server.say("colour")
-    line.server.edit(message, "color", at=1_800_000_000)
-    first, second = await line.services.wait_deliveries(2)
-    assert (first.message_id, second.message_id) == ("1", "1")
-    assert (first.revision, second.revision, second.text) == ("", edit_revision("1800000000", "color"), "color")
-    assert second.sent_at.timestamp() == 1_800_000_000
 
 
 async def test_only_what_names_us_is_addressed(server: TelegramServer) -> None:

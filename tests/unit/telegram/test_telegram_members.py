@@ -6,19 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from telegram import Bot
 from telegram.error import TimedOut
 
-from channels.telegram.chats import TelegramChats, TelegramMembers
 from gateway.events import ChatKind, InboundMessage, Sender
 from gateway.ports import MembershipChange, SupportsSenderLookup
-from tests.fakes.clock import VirtualClock
 from tests.fakes.telegram_channel import TelegramConnection, open_line
 from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer, open_telegram
-from tests.fakes.web_services import FakeState
 
 GROUP = -1001234567890
 COMMAND: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 4}]}
@@ -135,43 +131,6 @@ class SlowTelegramApi:
         if self.fails:
             raise TimedOut
         return found
-
-
-async def test_what_is_older_than_five_minutes_does_not_count(clock: VirtualClock) -> None:
-    """Asked anew then; and if that fails, yesterday's admin is none. A silence of three seconds is a failure."""
-    bot = SlowTelegramApi()
-    bot.answers.set()
-    admins = TelegramMembers(cast("Bot", bot), TelegramChats(FakeState()))
-    assert await admins.admins_of(GROUP) == {"42"}
-    await asyncio.sleep(299)
-    bot.fails = True
-    assert await admins.admins_of(GROUP) == {"42"}
-    await asyncio.sleep(2)
-    assert await admins.admins_of(GROUP) == frozenset()
-    bot.fails = False
-    await asyncio.sleep(31)
-    assert await admins.admins_of(GROUP) == {"42"}
-    await asyncio.sleep(301)
-    bot.answers.clear()
-    before = clock.seconds
-    assert await admins.admins_of(GROUP) == frozenset()
-    assert clock.seconds - before == 3
-    assert bot.asked == 4
-    await admins.admins.close()
-
-
-async def test_an_answer_from_before_a_change_is_not_kept(clock: VirtualClock) -> None:
-    """Telegram says that rights changed while it is being asked: whoever asks next asks anew."""
-    bot = SlowTelegramApi()
-    admins = TelegramMembers(cast("Bot", bot), TelegramChats(FakeState()))
-    asking = asyncio.create_task(admins.admins_of(GROUP))
-    await asyncio.sleep(1)
-    bot.admins = []
-    admins.admins.forget(GROUP)
-    bot.answers.set()
-    await asking
-    assert await admins.admins_of(GROUP) == frozenset()
-    assert clock.seconds < 3
 
 
 CHANGES = [

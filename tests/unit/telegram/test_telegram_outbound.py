@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -188,18 +187,6 @@ async def test_a_stream_in_private_is_a_draft_and_then_a_message(line: TelegramC
     assert line.server.drafts == []
 
 
-async def test_a_stream_in_a_group_is_one_message(line: TelegramConnection) -> None:
-    """Posted once, edited in place, and the answer takes its place."""
-    receipt = await line.channel.send(preview(line, "It", GROUP))
-    for text in ("It is", "It is", "It is late"):
-        await line.channel.edit(receipt.message_id, preview(line, text, GROUP))
-    await line.channel.edit(receipt.message_id, part(line, "It is late.", GROUP))
-    (post,) = line.server.posts
-    assert post.versions == ["It", "It is", "It is late", "It is late."]
-    with pytest.raises(OutcomeUnknown):
-        await line.channel.find(preview(line, "It", GROUP))
-
-
 async def test_a_placed_part_is_a_silent_message(line: TelegramConnection) -> None:
     """delivery.once: strict: in private too a placeholder is a message that stays and rings nobody; it is edited."""
     for key in (ANN, GROUP):
@@ -239,18 +226,6 @@ async def test_our_own_pace_keeps_us_off_the_wall(line: TelegramConnection) -> N
     assert timedelta(0) < caught.value.delay <= timedelta(seconds=3)
     await line.channel.send(part(line, "elsewhere", ANN))
     assert len(line.server.posts) == 21
-
-
-async def test_typing_is_kept_up_and_ends(line: TelegramConnection) -> None:
-    """Typing is shown again and again while something goes on, never once it is over; failures are its own affair."""
-    line.server.fail("sendChatAction", TelegramFault("status", 500), TelegramFault("drop"))
-    await line.channel.show(ChatActivity(key=TOPIC, on=True))
-    await line.server.until(lambda: len(line.server.actions) >= 3)
-    assert line.server.actions[0] == {"chat_id": int(GROUP.chat), "action": "typing", "message_thread_id": 7}
-    await line.channel.show(ChatActivity(key=TOPIC, on=False))
-    assert not [task for task in asyncio.all_tasks() if "typing" in task.get_name()]
-    await line.channel.show(ChatActivity(key=TOPIC, on=False))
-    await line.channel.show(ChatActivity(key=SessionKey("telegram", "1"), on=False))
 
 
 async def test_a_status_is_a_draft_until_there_are_words(line: TelegramConnection) -> None:

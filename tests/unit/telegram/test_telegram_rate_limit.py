@@ -28,14 +28,6 @@ def test_a_group_takes_twenty_a_minute_and_a_person_one_a_second() -> None:
     assert pace.try_acquire("-1002") == 0.0
 
 
-def test_previews_stop_before_the_wall() -> None:
-    """Of a group's twenty, previews leave six to messages."""
-    pace = TelegramRateLimits(lambda: 0.0)
-    assert [pace.try_acquire_preview("-1001") for _ in range(20)].count(True) == 14
-    assert [pace.try_acquire("-1001") for _ in range(6)] == [0.0] * 6
-    assert pace.try_acquire("-1001") > 0.0
-
-
 def test_chats_that_rest_are_forgotten() -> None:
     """The table of allowances does not grow with every chat there ever was."""
     now = [0.0]

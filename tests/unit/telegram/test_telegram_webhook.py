@@ -75,16 +75,6 @@ async def test_what_telegram_brings_is_stored_before_it_is_told(server: Telegram
     assert "getUpdates" not in [name for name, _ in server.calls]
 
 
-async def test_an_answer_that_is_lost_brings_the_update_again(server: TelegramServer) -> None:
-    """Told twice, it is one message."""
-    async with called(server) as (line, _):
-        server.hooks.lost = 1
-        server.say("once")
-        await server.until(lambda: not server.updates)
-    assert len(line.services.deliveries) == 2
-    assert [heard.text for heard in line.services.accepted] == ["once"]
-
-
 async def test_a_journal_that_is_down_lets_telegram_keep_it(server: TelegramServer) -> None:
     """503 until it can be stored; then it is, and the ones behind it in their order."""
     async with called(server) as (line, _):
