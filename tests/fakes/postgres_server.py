@@ -54,10 +54,10 @@ class NoPostgres(Exception):
 class PostgresServer:
     """One database: of a server that is ours to kill, or of one that is named."""
 
-    def __init__(self, url: str = "") -> None:
-        """Make a server, which `start` starts; with *url* use one that runs."""
+    def __init__(self, url: str = "", name: str = "") -> None:
+        """Make a server, which `start` starts; with *url* use one that runs, and in it the database *name*."""
         self._named = url
-        self._name = f"parlour_test_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+        self._name = name or f"parlour_test_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
         self.url = url and make_conninfo(url, dbname=self._name)
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None

@@ -20,13 +20,15 @@ import logging
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
+from tests.fakes.postgres_server import open_server as open_postgres
 from tests.faults.access_plots import PLOTS as ACCESS_PLOTS
 from tests.faults.matrix import cases, count, count_sends, kinds, losses, places, play_all, summary
 from tests.faults.memory_plots import MEMORY_PLOTS
 from tests.faults.platforms import PLATFORMS
-from tests.faults.plot_runner import format_outcomes, play_plot, points_of
+from tests.faults.plot_runner import PlotRun, format_outcomes, open_databases, play_images, play_plot, points_of
 from tests.faults.process_order import CHANNEL
 from tests.faults.process_pool import ForkServer, open_zygote
 from tests.faults.progress import show_progress
@@ -72,19 +74,29 @@ async def play(zygote: ForkServer, options: argparse.Namespace) -> bool:
 
 
 async def play_stages(zygote: ForkServer, options: argparse.Namespace) -> bool:
-    """Play decisions about people and promises of tools; say whether everything held."""
+    """Play decisions about people, promises of tools and acts of memory; say whether everything held."""
     is_fine = True
-    for name in options.stage:
-        points = await points_of(zygote, PLOTS[name])
-        print(f"{name}: {len(points)} points: {kinds(points)}", flush=True)
-        if options.list:
-            print("\n".join(f"{n} {point}" for n, point in enumerate(points, 1)))
-            continue
-        numbers = select_numbers(options, len(points))
-        async with show_progress(f"{name}, kill_before", numbers) as progress:
-            outcomes = await play_plot(zygote, PLOTS[name], numbers, at_once=options.at_once, record=progress.record)
-        print(f"{name}, kill_before: {format_outcomes(outcomes)}", flush=True)
-        is_fine = is_fine and not any(outcome.wrong for outcome in outcomes)
+    with ExitStack() as stack:
+        server = None
+        if options.engine == "postgresql":
+            server = stack.enter_context(closing(open_postgres()))
+        databases = stack.enter_context(open_databases(server, options.at_once))
+        for name in options.stage:
+            points = await points_of(zygote, PLOTS[name], databases[0])
+            print(f"{name} on {options.engine}: {len(points)} points: {kinds(points)}", flush=True)
+            if options.list:
+                print("\n".join(f"{n} {point}" for n, point in enumerate(points, 1)))
+                continue
+            numbers, started = select_numbers(options, len(points)), time.monotonic()
+            async with show_progress(f"{name}, kill_before", numbers) as progress:
+                if options.images:
+                    images = await PlotRun(zygote, PLOTS[name]).take_images(numbers)
+                    outcomes = await play_images(zygote, PLOTS[name], images, options.at_once, record=progress.record)
+                else:
+                    outcomes = await play_plot(zygote, PLOTS[name], numbers, databases, record=progress.record)
+            seconds = time.monotonic() - started
+            print(f"{name} on {options.engine}: {format_outcomes(outcomes)} ({seconds:.0f} s)", flush=True)
+            is_fine = is_fine and not any(outcome.wrong for outcome in outcomes)
     return is_fine
 
 
@@ -110,6 +122,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--platform", choices=(CHANNEL, *PLATFORMS), nargs="+", default=[CHANNEL])
     parser.add_argument("--stage", choices=tuple(PLOTS), nargs="+", help="decisions and promises instead of turns")
+    parser.add_argument("--engine", choices=("sqlite", "postgresql"), default="sqlite", help="of --stage")
+    parser.add_argument("--images", action="store_true", help="of --stage on SQLite: go on from copies, half the time")
     parser.add_argument("--place", choices=("direct", "thread", "file"), help="of a platform; all without it")
     parser.add_argument("--strict", action="store_true", help="of a platform, under delivery.once: strict")
     parser.add_argument("--chats", type=int, nargs="+", default=[1, 50], help="of the relay")

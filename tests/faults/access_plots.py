@@ -33,7 +33,12 @@ class AccessPlot(ABC):
 
     name: ClassVar[str]
     owner: ClassVar[str] = ""  # of the relay, by the settings; then nobody else is let in
-    dies_first: ClassVar[bool] = False  # a life before is killed once it began, and the next one's start is counted too
+    dies_first: ClassVar[bool] = False  # a life before is killed once it began
+    counts_start: ClassVar[bool] = False  # of the first life, too
+    has_database: ClassVar[bool] = True  # it is played on PostgreSQL, too
+    has_page: ClassVar[bool] = False  # the web channel runs, too
+    imports: ClassVar[bool] = False  # the store is lost behind the life before; each life takes the files over first
+    settings: ClassVar[Mapping[str, Any]] = {}  # of the gateway, beside the usual
     turns: ClassVar[int] = 0  # PERSON_TURNS_PER_10_MIN
     settles: ClassVar[bool] = False  # its background jobs belong to it, and the files of the mirror
     hours: int | None = None  # that the gateway's clock is ahead, if it can be moved: an hour at each `later`
@@ -49,9 +54,12 @@ class AccessPlot(ABC):
         said = next(str(each["content"]) for each in reversed(body["messages"]) if each["role"] == "user")
         return ScriptedAnswer(text=_ANSWERS[THANKS if THANKS in said else HELLO])
 
+    def prepare(self) -> None:  # noqa: B027 - most have nothing there
+        """Put into the home, which is not there yet, what is in it before the first life."""
+
     @abstractmethod
     async def begin(self, line: ChildConnection) -> None:
-        """Play what comes before any fault."""
+        """Play what comes before any fault; not called where the first life's start counts and none came before."""
 
     @abstractmethod
     async def play(self) -> None:
@@ -183,7 +191,7 @@ class AlertPlot(AccessPlot):
 
     name = "alert"
     owner = OWNER
-    dies_first = True
+    dies_first = counts_start = True
 
     async def begin(self, line: ChildConnection) -> None:
         """The owner is known by where they write."""

@@ -8,18 +8,22 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
+from channels.web import plugin as web_plugin
+from channels.web.settings import WebSettings
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, run, serve
+from gateway.commands.file_import import take_mirror
 from gateway.errors import StoreUnavailable
+from gateway.journal_file import OpenChoice
 from gateway.ports import Job
 from gateway.settings import Settings
+from gateway.settings.channel_blocks import combine_models
 from tests.fakes.relay import RelayKind, RelaySettings
 from tests.faults.process_order import CHANNEL, ProcessOrder, traces
 from tests.faults.real_channels import is_up, platform_channel
@@ -29,6 +33,7 @@ from tests.faults.shim import FaultShim, ShimMode
 _appending = threading.Lock()
 _LOOK_AGAIN = 0.005  # seconds; another process's disk and threads give no event to wait for
 _QUIET = 10  # looks in a row that find no new call: what a channel does on connecting is over
+_SPANS = {"later": timedelta(hours=1), "days later": timedelta(days=3)}
 _SPACE_RETURNS = 0.15  # seconds after the disk was first full
 
 
@@ -66,7 +71,7 @@ def _append(path: Path, line: bytes) -> None:
 
 def settings_of(order: ProcessOrder) -> Settings:
     """Return the gateway's settings; everything else is as on a fresh machine."""
-    values: Mapping[str, Any] = {
+    values: dict[str, Any] = {
         "home": order.home,
         "timezone": "UTC",
         "llm": {"model": "openai/test", "api_base": order.model, "api_key": "sk-none"},
@@ -77,13 +82,15 @@ def settings_of(order: ProcessOrder) -> Settings:
         "store": {"url": order.database},
         "delivery": {"once": "strict" if order.is_strict else "marked"},
     }
+    values |= {name: {**values.get(name, {}), **group} for name, group in order.settings.items()}
     return Settings.model_validate(values)
 
 
 def plugins_of(order: ProcessOrder) -> ExtraPlugins:
     """Return the channel of the platform, and the tools."""
     channel = _relay(order) if order.platform == CHANNEL else platform_channel(order)
-    return ExtraPlugins(channels=(channel,), tools=tools(Path(order.root)))
+    page = (_page(),) if order.has_page else ()
+    return ExtraPlugins(channels=(channel, *page), tools=tools(Path(order.root)))
 
 
 def _relay(order: ProcessOrder) -> ExtraChannel:
@@ -94,8 +101,14 @@ def _relay(order: ProcessOrder) -> ExtraChannel:
     return ExtraChannel(name=CHANNEL, kind=RelayKind(), settings=block, policy=policy)
 
 
+def _page() -> ExtraChannel:
+    policy = AdmissionPolicy(channel="web", entries=frozenset({AllowEntry.parse("*")}))
+    block = combine_models(WebSettings).model_validate({"kind": "web"})
+    return ExtraChannel(name="web", kind=web_plugin, settings=block, policy=policy, traits=WebSettings.traits)
+
+
 class GatewayChild:
-    """One life of the gateway, steered over a socket: it is told `arm`, `later`, `code`, `finish`, and says so."""
+    """One life of the gateway, steered over a socket: it is told `arm`, `later`, `code`, `finish` …, and says so."""
 
     def __init__(self, order: ProcessOrder, connection: socket.socket) -> None:
         self._order = order
@@ -110,6 +123,8 @@ class GatewayChild:
         """Run until told to finish."""
         reader, self._writer = await asyncio.open_connection(sock=self._connection)
         self._shim.watch(Path(self._order.root), Path(self._order.report))
+        if self._order.by_state:
+            self._shim.count_states()
         helper = asyncio.create_task(self._obey(reader), name="orders")
         refill = asyncio.create_task(self._refill(), name="space returns")
         if self._order.sabotage:
@@ -117,12 +132,20 @@ class GatewayChild:
         if self._order.whole_life:
             self._arm()
         try:
+            if self._order.imports:
+                await asyncio.to_thread(self._import_files)
             await self._serve()
         finally:
             beside = [task for task in (helper, refill, self._settling) if task is not None]
             for task in beside:
                 task.cancel()
             await asyncio.wait(beside)
+
+    def _import_files(self) -> None:
+        """Do what `parlour mirror import --yes` does."""
+        given = {"HOME": str(self._order.home), "STORE__URL": self._order.database, "TIMEZONE": "UTC"}
+        os.environ.update({f"PARLOUR_{name}": value for name, value in given.items()})
+        take_mirror(OpenChoice.ANSWER, is_sure=True)
 
     async def _serve(self) -> None:
         settings, plugins = settings_of(self._order), plugins_of(self._order)
@@ -135,10 +158,10 @@ class GatewayChild:
     def _now(self) -> datetime:
         return datetime.now(UTC) + self._ahead
 
-    async def _move_clock(self) -> None:
-        """Let an hour pass, and wake what waits for its time."""
+    async def _move_clock(self, span: timedelta) -> None:
+        """Let time pass, and wake what waits for its time."""
         assert self._app is not None
-        self._ahead += timedelta(hours=1)
+        self._ahead += span
         now = self._now()
         await self._app.store.jobs.put(Job(id=f"wake:{now}", kind="wake", scope="", payload={}, due_at=now))
 
@@ -181,8 +204,8 @@ class GatewayChild:
                 self._tell(armed=True)
             elif what == "settle":
                 self._tell(settled=True)
-            elif what == "later":
-                await self._move_clock()
+            elif what in _SPANS:
+                await self._move_clock(_SPANS[what])
             elif what == "code":
                 self._tell(code=await self._owners_code())
             elif what == "finish":
@@ -214,12 +237,13 @@ class GatewayChild:
         while True:
             kinds = {each.kind for each in await app.store.jobs.count()}
             jobs = [each for kind in kinds for each in await app.store.jobs.pending_of(kind)]
-            if not any(each.due_at <= self._now() for each in jobs):
+            if not any(each.due_at <= self._now() and app.background.can_do(each.kind) for each in jobs):
                 break
             await asyncio.sleep(_LOOK_AGAIN)
         await self._wait_idle()
         for scope in await app.store.documents.scopes():
             await app.document_files.settle(scope)
+        await app.history_files.flush()
 
     async def _refill(self) -> None:
         """Make room again a moment after the disk was full."""

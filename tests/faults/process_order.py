@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.faults.shim import ShimMode
 
@@ -27,6 +28,7 @@ class ProcessOrder:
     platform: str = CHANNEL
     is_strict: bool = False  # `delivery.once: strict`
     notes: Mapping[str, str] = field(default_factory=dict)  # what the channel has noted before this life
+    by_state: bool = False  # count only calls before which a kill leaves something new
     whole_life: bool = False  # count from before the start, not from readiness
     is_later: bool = False  # count from when it is told to, not from readiness
     send_key: bool = True
@@ -38,6 +40,9 @@ class ProcessOrder:
     turns: int | None = 0  # that a person may take in ten minutes; 0 = any (ann writes in 25 chats), None = the usual
     hours: int | None = None  # that the clock is ahead; `later` moves it on by one. None = the machine's clock
     database: str = ""  # `store.url`; "" = SQLite
+    settings: Mapping[str, Any] = field(default_factory=dict)  # beside those of every child
+    has_page: bool = False  # the web channel runs, too
+    imports: bool = False  # before it serves, take over the files of the home, as `parlour mirror import` does
     settles: bool = False  # before it is finished, background jobs are done and the mirror is written
     sabotage: str = ""  # which promise this gateway breaks (sabotage.py), to see that it is noticed
 

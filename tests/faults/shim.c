@@ -24,7 +24,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum mode { COUNT, KILL_BEFORE, KILL_AFTER, NOSPACE_ONCE, NOSPACE, IO_ONCE, SHORT_ONCE };
+enum mode { COUNT, KILL_BEFORE, KILL_AFTER, NOSPACE_ONCE, NOSPACE, IO_ONCE, SHORT_ONCE, STOP };
 enum family { WRITE, SYNC, CREATE, MOVE, REMOVE, NET };
 enum verdict { PASS, FAIL, SHORTEN, THEN_DIE };
 
@@ -37,6 +37,10 @@ static size_t folder_length;
 static atomic_int armed, mode, is_full;
 static atomic_long target, counted, struck;
 static atomic_uchar connected[DESCRIPTORS];
+static atomic_int is_sparse;             /* count a call only if a kill before it leaves something new */
+static atomic_int is_changed;            /* something durable, or what peers know, since the last counted call */
+static atomic_uchar database[DESCRIPTORS]; /* connections on which PostgreSQL answers */
+static atomic_uchar has_written[DESCRIPTORS]; /* in the transaction that is open there */
 static char pattern[64]; /* what the target is one of, as the beginning of "kind name"; empty = of all */
 static atomic_long matched;
 static struct { char kind[12]; char name[NAME]; } points[POINTS];
@@ -61,8 +65,14 @@ void shim_arm(int new_mode, long at, const char *of) {
     atomic_store(&counted, 0);
     atomic_store(&struck, 0);
     atomic_store(&is_full, 0);
+    atomic_store(&is_changed, 1);
     atomic_store(&armed, 1);
 }
+
+/* From now on only those calls are counted before which a kill leaves another state than before the last counted one.
+ * fsync changes nothing that a kill takes away; SQLite's log means nothing before the fsync of its commit; statements to
+ * PostgreSQL mean nothing before the answer that ends a transaction, which is counted as "commit", killed behind it. */
+void shim_count_states(void) { atomic_store(&is_sparse, 1); }
 
 void shim_disarm(void) { atomic_store(&armed, 0); atomic_store(&is_full, 0); }
 long shim_counted(void) { return atomic_load(&counted); }
@@ -131,8 +141,19 @@ static int is_target(long n, const char *kind, const char *name) {
     return atomic_fetch_add(&matched, 1) + 1 == atomic_load(&target);
 }
 
+/* Return whether a kill before this call leaves nothing new; note what the call itself changes. */
+static int is_same_state(enum family family, const char *kind, const char *name) {
+    int is_sync = family == SYNC;
+    int is_log = !strcmp(name, "journal.db-wal") || !strcmp(name, "journal.db");
+    int was_changed = is_sync && is_log ? (atomic_store(&is_changed, 0), 1) : atomic_exchange(&is_changed, 0);
+    int is_silent = is_sync || !strcmp(kind, "connect") || (is_log && family == WRITE && strcmp(kind, "truncate"));
+    if (!is_silent && strcmp(kind, "commit")) atomic_store(&is_changed, 1);
+    return !was_changed;
+}
+
 /* Count one call; say what becomes of it. errno is set when it FAILs. */
 static enum verdict judge(enum family family, const char *kind, const char *name) {
+    if (atomic_load(&is_sparse) && is_same_state(family, kind, name)) return PASS;
     int now = atomic_load(&mode);
     long n = atomic_fetch_add(&counted, 1) + 1;
     int net_error = strcmp(kind, "connect") ? ECONNRESET : ECONNREFUSED;
@@ -142,6 +163,10 @@ static enum verdict judge(enum family family, const char *kind, const char *name
     }
     if (now == NOSPACE && atomic_load(&is_full)) /* a full disk refuses what needs room; the rest goes on */
         return family == WRITE || family == CREATE ? fails(family, kind, 0) : PASS;
+    if (now == STOP) { /* every time, until the test lets it go on */
+        syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), SIGSTOP); /* this thread stops before it returns */
+        return PASS;
+    }
     if (now == COUNT || !is_target(n, kind, name)) return PASS;
     tell(n, kind, name);
     switch (now) {
@@ -169,6 +194,7 @@ static enum verdict on_descriptor(enum family family, const char *kind, int fd) 
         struct sockaddr_in peer = {0};
         socklen_t length = sizeof peer;
         char name[NAME] = "?";
+        if (atomic_load(&is_sparse) && atomic_load(&database[fd])) return PASS;
         if (!syscall(SYS_getpeername, fd, &peer, &length)) snprintf(name, sizeof name, ":%d", ntohs(peer.sin_port));
         errno = saved;
         return judge(NET, "send", name);
@@ -295,7 +321,7 @@ int connect(int fd, const struct sockaddr *to, socklen_t length) {
     return r;
 }
 int close(int fd) {
-    if (fd >= 0 && fd < DESCRIPTORS) atomic_store(&connected[fd], 0);
+    if (fd >= 0 && fd < DESCRIPTORS) { atomic_store(&connected[fd], 0); atomic_store(&database[fd], 0); atomic_store(&has_written[fd], 0); }
     return REAL(close)(fd);
 }
 ssize_t send(int fd, const void *data, size_t n, int flags) {
@@ -307,4 +333,39 @@ ssize_t sendto(int fd, const void *data, size_t n, int flags, const struct socka
 }
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
     PASSED(ssize_t, on_descriptor(NET, "send", fd), REAL(sendmsg)(fd, message, flags));
+}
+
+/* Return whether an answer of PostgreSQL has the tag of a statement that changed something: "UPDATE 2", not "UPDATE 0". */
+static int has_changed(const unsigned char *data, ssize_t n) {
+    static const char *const counted_tags[] = {"INSERT 0 ", "UPDATE ", "DELETE ", "MERGE ", "COPY "};
+    static const char *const other_tags[] = {"VACUUM", "CREATE ", "ALTER ", "DROP ", "TRUNCATE "};
+    for (ssize_t at = 0; at + 6 < n; at++) {
+        const char *tag = (const char *)data + at + 5;
+        ssize_t left = n - at - 5;
+        if (data[at] != 'C' || data[at + 1] || data[at + 2] || data[at + 3]) continue;
+        for (size_t k = 0; k < sizeof counted_tags / sizeof *counted_tags; k++) {
+            ssize_t length = strlen(counted_tags[k]);
+            if (left > length && !memcmp(tag, counted_tags[k], length) && tag[length] != '0') return 1;
+        }
+        for (size_t k = 0; k < sizeof other_tags / sizeof *other_tags; k++)
+            if (left > (ssize_t)strlen(other_tags[k]) && !memcmp(tag, other_tags[k], strlen(other_tags[k]))) return 1;
+    }
+    return 0;
+}
+
+ssize_t recv(int fd, void *data, size_t room, int flags) {
+    ssize_t n = REAL(recv)(fd, data, room, flags);
+    int saved = errno;
+    if (n < 6 || fd < 0 || fd >= DESCRIPTORS || !atomic_load(&connected[fd])) return n;
+    if (has_changed(data, n)) atomic_store(&has_written[fd], 1);
+    /* "Ready, in no transaction": what was written is there for good. A kill now is a kill behind the commit. */
+    if (!memcmp((const char *)data + n - 6, "Z\0\0\0\5I", 6)) {
+        atomic_store(&database[fd], 1);
+        if (atomic_exchange(&has_written[fd], 0) && atomic_load(&armed) && atomic_load(&is_sparse)) {
+            atomic_store(&is_changed, 1);
+            judge(NET, "commit", "of the database");
+        }
+    }
+    errno = saved;
+    return n;
 }

@@ -24,6 +24,7 @@ class ShimMode(IntEnum):
     NO_SPACE = 4  # from that call on, until disarmed
     IO_ERROR = 5  # once; a connection is refused or reset instead
     SHORT_WRITE = 6
+    STOP = 7  # before every call, until somebody lets the process go on
 
     @property
     def kills(self) -> bool:
@@ -69,6 +70,10 @@ class FaultShim:
     def watch(self, folder: Path, report: Path) -> None:
         """Count what concerns *folder*; write the point that was struck to *report*."""
         self._library.shim_watch(os.fsencode(folder), os.fsencode(report))
+
+    def count_states(self) -> None:
+        """Count from now on only those calls before which a kill leaves another state than before the last counted."""
+        self._library.shim_count_states()
 
     def arm(self, mode: ShimMode, at: int, of: str = "") -> None:
         """Count from one and let call number *at* fail, of those whose ``kind name`` begins with *of*."""

@@ -18,12 +18,12 @@ from tests.faults.tool_plots import TOOL_PLOTS
 
 # How many calls each makes at the least, and at which shares of them it is killed here: about a commit and a send.
 KILLS = {
-    "pairing": (40, (0.2, 0.5, 0.7)),
-    "claim": (5, (0.5,)),
-    "cap": (10, (0.3, 0.7)),
-    "alert": (10, (0.8,)),
-    "question": (60, (0.55, 0.7)),
-    "reminder": (100, (0.3, 0.6)),
+    "pairing": (20, (0.2, 0.5, 0.7)),
+    "claim": (4, (0.5,)),
+    "cap": (8, (0.3, 0.7)),
+    "alert": (8, (0.8,)),
+    "question": (25, (0.55, 0.7)),
+    "reminder": (40, (0.3, 0.6)),
 }
 PLOTS = {**ACCESS_PLOTS, **TOOL_PLOTS}
 
@@ -38,7 +38,7 @@ async def test_a_decision_is_told_once_whatever_kills_it(
     least, shares = KILLS[name]
     points = await points_of(zygote, PLOTS[name])
     assert len(points) >= least
-    endings = await play_plot(zygote, PLOTS[name], [1 + int(share * len(points)) for share in shares], at_once=3)
+    endings = await play_plot(zygote, PLOTS[name], [1 + int(share * len(points)) for share in shares], [None] * 3)
     record_property("figure", f"{name}, kill_before, of {len(points)} points: {format_outcomes(endings)}")
     assert not any(ending.wrong for ending in endings), format_outcomes(endings)
     assert any(ending.struck for ending in endings)

@@ -1,7 +1,19 @@
-"""What people do to their memory, killed at any statement and any write of the mirror, on both engines.
+"""What people do to their memory, killed at every point that a restart can tell from the one before, on both engines.
+
+Which points these are decides `shim_count_states` in shim.c. A kill takes away what the process has in memory, and
+nothing else, so that two points are one if nothing lies between them that outlives the process:
+
+- A file is as it was written, whether or not an fsync came: that matters to a power cut (test_power_cut.py) alone.
+- SQLite ignores a log's tail without its commit. Of the writes of a transaction, the last one alone counts: the kill
+  comes before the fsync behind it.
+- PostgreSQL rolls an open transaction back when its connection is gone. A statement in it is the same point as its
+  BEGIN, and reads change nothing. The kill comes where the answer to a COMMIT that wrote something has arrived. Files
+  are written by the same code on both engines, so that these points are played on SQLite alone.
+- Every write, rename, unlink, new file and folder, and every request to the platform is a point of its own.
 
 A spread of the points is played here; `CROSSINGS=full` plays all of them, as does
-`python -m tests.faults --stage remember correct undo new erase link unlink hand`.
+`python -m tests.faults --engine sqlite --stage NAME …` (and `--engine postgresql`). With `--images` the process is not
+killed but stopped at each point, where its files are copied, and the copies are gone on from: that takes half the time.
 """
 
 from __future__ import annotations
@@ -18,7 +30,7 @@ from tests.faults.plot_runner import format_outcomes, play_plot, points_of
 from tests.faults.process_pool import ForkServer
 
 KILLS = 2
-_LEAST = 20  # calls of the shortest plot
+_LEAST = 9  # points of the shortest plot
 
 Record = Callable[[str, object], None]
 
@@ -28,13 +40,15 @@ Record = Callable[[str, object], None]
 async def test_killed_anywhere_it_is_done_once(
     request: pytest.FixtureRequest, zygote: ForkServer, name: str, engine: str, record_property: Record
 ) -> None:
-    """Killed before any call to the store or to a file, it is done in the end: nothing is lost, doubled or back."""
+    """Killed at any point, it is done in the end: nothing is lost, doubled or back."""
+    if engine == "postgresql" and not MEMORY_PLOTS[name].has_database:
+        pytest.skip("the homes of earlier releases have their store in a file")
     server: PostgresServer | None = request.getfixturevalue("postgres") if engine == "postgresql" else None
     points = await points_of(zygote, MEMORY_PLOTS[name], server)
     assert len(points) >= _LEAST
     kills = len(points) if os.environ.get("CROSSINGS") == "full" else KILLS
     numbers = [min(at + len(points) // (2 * kills), len(points)) for at in spread(len(points), kills)]
-    outcomes = await play_plot(zygote, MEMORY_PLOTS[name], numbers, at_once=3, server=server)
+    outcomes = await play_plot(zygote, MEMORY_PLOTS[name], numbers, [server] if server is not None else [None] * 3)
     record_property("figure", f"{name} on {engine}, kill_before, of {len(points)} points: {format_outcomes(outcomes)}")
     assert not any(outcome.wrong for outcome in outcomes), format_outcomes(outcomes)
     assert any(outcome.struck for outcome in outcomes)

@@ -88,6 +88,49 @@ def test_it_kills_before_or_after_any_of_them(tmp_path: Path, library: Path, at:
             assert (folder / "inside" / "file").read_bytes() == (b"" if mode is ShimMode.KILL_BEFORE else b"12345678")
 
 
+STATES = """
+    import os, sys
+    from pathlib import Path
+    from tests.faults.shim import FaultShim, ShimMode
+
+    root = Path(sys.argv[1])
+    shim = FaultShim()
+    shim.watch(root / "inside", root / "report")
+    shim.count_states()
+    shim.arm(ShimMode.COUNT, 0)
+    flags = os.O_CREAT | os.O_WRONLY
+    log = os.open(root / "inside" / "journal.db-wal", flags)  # first of all: 1
+    for _ in range(3):
+        os.write(log, b"page")  # behind a new file: 2, then no more: the commit is not whole
+    os.fsync(log)  # the commit is whole: 3
+    os.write(log, b"page")  # as before
+    one = os.open(root / "inside" / "file", flags)  # as before
+    os.write(one, b"1")  # behind a new file: 4
+    os.write(one, b"2")  # 5
+    os.fsync(one)  # 6
+    os.rename(root / "inside" / "file", root / "inside" / "other")  # as before the fsync
+    os.fsync(one)  # 7
+    os.fsync(one)  # as before
+    shim.disarm()
+    print(*shim.points(), sep=chr(10))
+"""
+
+
+def test_counting_states_it_leaves_out_what_a_kill_cannot_tell_apart(tmp_path: Path, library: Path) -> None:
+    """A call counts if a kill before it leaves something else than a kill before the last that counted."""
+    (tmp_path / "inside").mkdir()
+    done = subprocess.run(  # noqa: S603 - the program above
+        [sys.executable, "-c", dedent(STATES), str(tmp_path)],
+        env={**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    points = [f"{kind} journal.db-wal" for kind in ("create", "write", "fsync")]
+    assert done.stdout.splitlines() == [*points, "write file", "write file", "fsync file", "fsync other"]
+
+
 FAULTS = [
     (ShimMode.NO_SPACE_ONCE, 2, "ENOSPC"),
     (ShimMode.NO_SPACE, 2, "ENOSPC"),
