@@ -73,7 +73,7 @@ async def _restore(context: CommandContext, sha: str) -> str:
             return context.translate("dream.no_changes")
         lines = [context.translate("dream.log_title"), *(f"- {_line(context, each)}" for each in versions)]
         return "\n".join(lines)
-    done = await context.services.dreams.restore(context.scope, sha, by=context.account.name)
+    done = await context.services.dreams.restore(context.scope, sha, by=context.account.name, turn=context.turn.id)
     if done is None:
         return context.translate("memory.no_such_change", sha=sha[:40])
     if isinstance(done, RestoreConflict):

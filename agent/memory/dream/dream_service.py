@@ -12,7 +12,7 @@ from agent.memory.dream.dream_state import DREAM
 from agent.memory.editing.three_way_merge import three_way
 from gateway.ports import DocumentChange, TextChange
 
-RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind
+RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind, and the turn that asked, if any
 FORGET = "forget"
 _LATER = 1_000  # versions behind the one that is gone back behind
 _TRIES = 3
@@ -47,10 +47,11 @@ class DreamService:
         found = await self._changes.log(scope, limit=_LATER)
         return [each for each in found if each.why.startswith(DREAM_CAUSE)][:limit]
 
-    async def restore(self, scope: str, id_: str, *, by: str) -> RestoreDone | RestoreConflict | None:
+    async def restore(self, scope: str, id_: str, *, by: str, turn: str = "") -> RestoreDone | RestoreConflict | None:
         """Restore the state before a change by a new one; return None if no change has this id.
 
-        Later changes by Dream are dropped; those by people and consolidations are applied again. Raises OSError.
+        Later changes by Dream are dropped; those by people and consolidations are applied again. A repeated *turn*
+        finds what it has restored. Raises OSError.
         """
         await self._documents.notice(scope)
         for _ in range(_TRIES):
@@ -63,9 +64,12 @@ class DreamService:
             if isinstance(before_change, RestoreConflict):
                 return before_change
             texts, kept = before_change
+            why = f"{RESTORE}{change.short} {turn}".rstrip()
+            later = await self._changes.log(scope, limit=_LATER, since=change.number) if turn else ()
+            if any(each.why == why for each in later):
+                return RestoreDone(kept)
             now = {name: await self._documents.read(scope, name) for name in TRACKED}
             restored = {name: TextChange(now[name].rev, texts.get(name, "")) for name in TRACKED}
-            why = f"{RESTORE}{change.short}"
             done = await self._documents.change(scope, restored, why=why, by=by, undoes=change.id, after=number)
             if done is not None:
                 return RestoreDone(kept, changed=bool(done.names))

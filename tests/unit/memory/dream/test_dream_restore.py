@@ -77,6 +77,16 @@ async def test_everything_goes_back_as_one_new_version(tmp_path: Path) -> None:
     assert await place.service().restore(place.world.scope, first[:8], by="ann") == RestoreDone(kept=0, changed=False)
 
 
+async def test_a_turn_that_is_repeated_finds_what_it_restored(tmp_path: Path) -> None:
+    """Killed between the change and its reply, the command says again what it did, and changes nothing."""
+    place = DreamedScope(tmp_path)
+    first = await place.dream()
+    for _ in range(2):
+        done = await place.service().restore(place.world.scope, first, by="ann", turn="t1")
+        assert done == RestoreDone(kept=0)
+    assert await place.service().restore(place.world.scope, first, by="ann", turn="t2") == RestoreDone(0, changed=False)
+
+
 async def test_the_state_before_the_second_has_the_first(tmp_path: Path) -> None:
     """Only what was done since the named change goes."""
     place = DreamedScope(tmp_path)
