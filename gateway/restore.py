@@ -88,7 +88,7 @@ def restore(
             unpacked = _unpack(source, staging, limits or RestoreLimits())
             contents = _adopt(unpacked, home, staging, choice, fit)
             confirm(contents)
-            os.sync()  # files were synced one by one, the names of the folders between them were not
+            os.sync()  # every file and folder that was unpacked, before it replaces another
             _swap(home, staging)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
@@ -190,8 +190,6 @@ def _write_member(member: TarMember, place: Path, unpacked: _UnpackedArchive) ->
             out.write(block)
             digest.update(block)
             size += len(block)
-        out.flush()
-        os.fsync(out.fileno())
     return size, digest.hexdigest()
 
 
@@ -270,7 +268,8 @@ def _swap(home: Home, staging: Path) -> None:
         for entry in old:
             if entry != home.restoring:
                 entry.rename(aside / entry.name)
-        sync_folder(aside)
+        for folder in (aside, home.backups):
+            sync_folder(folder)
     has_settings = any((home.path / name).exists() for name in FILE_NAMES)
     for entry in sorted(staging.iterdir()):
         if not (has_settings and entry.name in FILE_NAMES):

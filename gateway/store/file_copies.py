@@ -18,7 +18,7 @@ from gateway.ports.durable_files import sync_folder
 from gateway.ports.objects import ObjectStore
 from gateway.store.database import Database
 from gateway.store.files import ADD_PIECE, split_pieces
-from gateway.store.objects import DirectoryObjects
+from gateway.store.objects import DirectoryObjects, make_folder
 from gateway.store.row_codec import quote, unquote
 
 _PLACE = re.compile(r"[0-9a-f]{64}-[0-9a-f]{8}")
@@ -100,9 +100,10 @@ def set_bytes_aside(home: Path, target: Path) -> None:
     ]:
         if folder.is_dir():
             moved = target / folder.relative_to(home)
-            moved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(moved.parent)
             folder.rename(moved)
-            sync_folder(folder.parent)
+            for parent in (moved.parent, folder.parent):
+                sync_folder(parent)
 
 
 async def _copy(copies: Iterable[tuple[LargeFile, ObjectStore, str, ObjectStore, str]]) -> None:

@@ -184,9 +184,13 @@ def _remove_file(folder: Path, name: str) -> None:
     file = folder / name
     for path in (file, *file.parent.glob(f".{file.name}.*.tmp")):
         path.unlink(missing_ok=True)
+    last = file.parent
     for parent in [each for each in file.parents if each.is_relative_to(folder) and each != folder][:2]:
         with contextlib.suppress(OSError):  # it has other files
             parent.rmdir()
+            last = parent.parent
+    with contextlib.suppress(FileNotFoundError):  # the folder of a removed file may be gone, or go meanwhile
+        sync_folder(last)  # erased bytes do not come back
 
 
 def _write_durably(path: Path, data: bytes) -> None:
@@ -207,13 +211,14 @@ def _write_durably(path: Path, data: bytes) -> None:
 def _create(path: Path) -> int:
     """Open a new file, in folders that are made durably; the removal of another file may take them away again."""
     for _ in range(_TRIES):
-        _make_folder(path.parent)
+        make_folder(path.parent)
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """Make a private folder with its missing parents, durably."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for each in missing:
@@ -222,7 +227,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _link_durably(path: Path, new: Path) -> None:
-    _make_folder(new.parent)
+    make_folder(new.parent)
     try:
         new.hardlink_to(path)
     except FileExistsError:  # an earlier attempt

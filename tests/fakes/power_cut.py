@@ -13,23 +13,35 @@ _Entries: TypeAlias = "dict[str, int]"  # inodes by name
 
 
 class PowerCut:
-    """Watches the syncs of a folder. All that is in it at first is durable."""
+    """Watches the syncs of a folder. All that is in it at first is durable.
 
-    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+    Number *left_out* of its syncs is left out, for a test that is to notice. `syncs` is how many there were.
+    """
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch, left_out: int = 0) -> None:
         self._root = root
+        self._left_out = left_out
+        self.syncs = 0
         self._files: dict[int, bytes] = {}  # contents that were synced, by inode
         self._folders: dict[int, _Entries] = {}  # entries that were synced
         self._used: list[int] = []  # descriptors: an inode that was seen is not given to another file
-        for path in (root, *root.rglob("*")):
-            self._note(path)
-        sync = os.fsync
+        self._note_all()
+        sync, sync_all = os.fsync, os.sync
 
         def fsync(descriptor: int) -> None:
             sync(descriptor)
-            self._note(Path(f"/proc/self/fd/{descriptor}").readlink())
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            if path.is_relative_to(root) and not self._leaves_out():
+                self._note(path)
+
+        def sync_everything() -> None:
+            sync_all()
+            if not self._leaves_out():
+                self._note_all()
 
         patch.setattr(os, "fsync", fsync)
         patch.setattr(os, "fdatasync", fsync)
+        patch.setattr(os, "sync", sync_everything)
 
     def close(self) -> None:
         """Release the inodes."""
@@ -43,6 +55,14 @@ class PowerCut:
     def now(self) -> Tree:
         """Return what is there without one."""
         return _tree(self._root)
+
+    def _leaves_out(self) -> bool:
+        self.syncs += 1
+        return self.syncs == self._left_out
+
+    def _note_all(self) -> None:
+        for path in (self._root, *self._root.rglob("*")):
+            self._note(path)
 
     def _note(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY)

@@ -29,6 +29,7 @@ import structlog
 from agent.files.file_workspace import FILE_BYTES
 from agent.files.workspace_names import InvalidFileName, parse_own_name
 from agent.memory.scopes import list_scopes, scope_folder
+from agent.memory.storage.disk import Disk
 from gateway.events import quote_file_name
 from gateway.ports import BYTES, FileKind, ScopeFile, ScopeFileChange
 
@@ -180,13 +181,13 @@ def _end(home: Path, files: Mapping[Path, bool]) -> None:
 def _set_aside(home: Path, paths: Sequence[Path]) -> None:
     for path in paths:
         target = first = home / _LEFT / path.relative_to(home)
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        Disk().make_folder(target.parent)
         log.warning("memory.file_not_adopted", folder=str(target.parent))
         n = 2
         while os.path.lexists(target):
             target, n = first.with_name(f"{first.name}.{n}"), n + 1
         with suppress(FileNotFoundError):
-            path.rename(target)
+            Disk().rename(path, target)  # there for good before its folder goes
 
 
 def _remove_folders(folder: Path) -> None:
