@@ -28,7 +28,6 @@ from tests.e2e.peers.platform_scenes import (
     WORLDS,
     PlatformScene,
     SteppedModel,
-    TelegramGroupScene,
 )
 from tests.fakes.inprocess_gateway import InProcessGateway
 
@@ -62,24 +61,6 @@ async def test_bug_5_a_failed_stream_edit_appends_twice(kind: type[PlatformScene
     (message,) = world.stand("left")
     assert all(whole.startswith(text) for text in message.texts)
     assert message.text == whole
-
-
-@on_all_three
-async def test_bug_6_a_first_delta_longer_than_a_message(kind: type[PlatformScene]) -> None:
-    """Bug 6: over 2,000 characters at once and the answer was lost. Here: it comes, whole, in order, once."""
-    world = kind()
-    words = [f"word{n}" for n in range(1_200)]
-
-    async def tell(question: str) -> AsyncIterator[str]:
-        yield " ".join(words[:900])
-        await world.until(lambda: bool(world.texts("direct")) or kind is TelegramGroupScene)  # in private it drafts
-        yield " ".join(words)
-
-    async with world.open(), world.open_gateway(SteppedModel(tell)) as parlour:
-        world.say("direct", "at length, please")
-        await world.until(lambda: any("word1199" in text for text in world.texts("direct")))
-        await parlour.idle()
-    assert " ".join(world.texts("direct")).split() == words
 
 
 @on_all_three

@@ -121,11 +121,14 @@ class DeliveryGateway:
         return lease, self.preview(lease)
 
     async def settled(self, at_most: float = 7200, *, every: float = 0.1) -> None:
-        """Return when nothing is undelivered, or after so many (virtual) seconds; look *every* so many."""
-        for _ in range(int(at_most / every)):
-            if not (await self.store.journal.depth())["undelivered"]:
-                return
+        """Return when nothing is undelivered, or after so many (virtual) seconds; look *every* so many.
+
+        The longer it takes, the less often it looks: once a tenth of the seconds that went by.
+        """
+        end = self.clock.seconds + at_most
+        while self.clock.seconds < end and (await self.store.journal.depth())["undelivered"]:
             await asyncio.sleep(every)
+            every = min(every * 1.1, 10.0)
 
     def figure(self, name: str, **labels: str) -> float:
         """Return a counter's value."""

@@ -18,11 +18,9 @@ from agent.memory.model_calls import ModelProvider, ProviderReply, UnusableAnswe
 from gateway.errors import (
     AbilityMissing,
     EmptyModelReply,
-    FailureCause,
     ModelAbility,
     ModelFailed,
     ModelRateLimited,
-    ModelRefused,
     StoreUnavailable,
 )
 from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact
@@ -119,22 +117,6 @@ def show_nothing(_: str) -> None:
     """Show nothing."""
 
 
-async def test_a_model_that_lacks_everything_is_asked_for_less_until_it_answers() -> None:
-    """Each step leaves out what was refused, every request is recorded, and the next one is small at once."""
-    model = LimitedModel(*ModelAbility)
-    usages = FakeUsageRecorder()
-    asked = ModelClient([model], recorder=usages, meter=SummingMeter(), pause=no_pause)
-    shown: list[str] = []
-    assert (await asked.complete(full_request(), sink=shown.append)).text == "ok"
-    assert shown == ["ok"]
-    refused = set(ModelAbility) - {ModelAbility.TOOL_CHOICE, ModelAbility.STREAM}  # the second: its options came first
-    assert model.requests[-1].without >= refused
-    assert len(model.requests) == usages.closed <= len(ModelAbility) + 1
-    before = len(model.requests)
-    await asked.complete(full_request(), sink=shown.append)
-    assert len(model.requests) == before + 1
-
-
 @pytest.mark.parametrize("ability", [each for each in ModelAbility if each is not ModelAbility.TOOL_CHOICE])
 async def test_one_refusal_costs_one_request(ability: ModelAbility) -> None:
     """What was learned is of this model alone."""
@@ -145,19 +127,6 @@ async def test_one_refusal_costs_one_request(ability: ModelAbility) -> None:
     assert [each.without for each in model.requests] == [frozenset(), {ability}]
     assert learned.missing(model.name) == {ability}
     assert [each.without for each in other.requests] == [frozenset()]
-
-
-@pytest.mark.parametrize(
-    "error", [ModelRefused("m: HTTP 401", FailureCause.KEY), ModelRateLimited("m: HTTP 429"), ModelFailed("m")]
-)
-async def test_a_smaller_request_that_fails_too_teaches_nothing(error: ModelFailed) -> None:
-    """Its error is the one that counts: the refusal may have been about something else."""
-    model = LimitedModel(ModelAbility.TOOLS, error=error)
-    asked = client(model)
-    with pytest.raises(type(error), match=str(error)):
-        await asked.complete(full_request())
-    assert asked.facts.facts() == []
-    assert not asked.lacks(ModelAbility.TOOLS)
 
 
 async def test_a_retry_of_the_smaller_request_repeats_no_refused_one() -> None:

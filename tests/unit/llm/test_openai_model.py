@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ChatRequest, ModelConfig, ReplyEnding, Sink, usage_of_error
+from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ChatRequest, ModelConfig, ReplyEnding, Sink
 from agent.llm.litellm_model import LitellmModel, close_litellm
 from agent.llm.model_registry import open_model
 from agent.llm.openai_http import MOST_BYTES
@@ -327,25 +327,6 @@ async def test_a_redirect_is_followed_without_the_key(client: type[ProviderModel
         await close_litellm()
 
 
-@pytest.mark.parametrize("client", [OpenAIModel, LitellmModel], ids=["direct", "litellm"])
-@pytest.mark.parametrize(("size", "is_read"), [(9_000, True), (66_000, False)])
-async def test_headers_may_be_long(client: type[ProviderModel], size: int, is_read: bool) -> None:
-    """Nine thousand bytes of a proxy's policy are read; sixty-six thousand are no answer."""
-
-    async def answer(_: web.Request) -> web.Response:
-        return web.json_response(TEXT, headers={"X-Policy": "p" * size})
-
-    async with serve_app(answer) as place:
-        model = client(ModelConfig(model="openai/x", api_base=f"http://{place}/v1", api_key="k"))
-        if is_read:
-            assert (await model.complete(request("hello"))).text == "Hi"
-        else:
-            with pytest.raises(ModelFailed):
-                await model.complete(request("hello"))
-        await model.close()
-        await close_litellm()
-
-
 @pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
 async def test_a_stream_that_was_not_asked_for_is_an_answer(kind: str) -> None:
     """Servers that always stream: the chunks are put together, whatever they are called."""
@@ -365,17 +346,6 @@ async def test_an_answer_that_its_server_ends_with_an_error() -> None:
         async with answering(events(begun, failed)) as model:
             with pytest.raises(ModelRateLimited):
                 await ask(model)
-
-
-async def test_nothing_listens() -> None:
-    """A refused connection is a server that is not reached; nothing was spent."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        model = OpenAIModel(ModelConfig(model="openai/x", api_base=f"http://127.0.0.1:{taken.getsockname()[1]}/v1"))
-        with pytest.raises(ModelUnreachable) as raised:
-            await ask(model)
-        await model.close()
-    assert usage_of_error(raised.value) is None
 
 
 async def test_a_host_that_does_not_take_connections_is_given_up_early() -> None:

@@ -21,7 +21,6 @@ from gateway.errors import (
     ModelRateLimited,
     ModelRefused,
     ModelServerFailed,
-    ModelUnreachable,
 )
 from tests.fakes.llm_context import NOW, request
 
@@ -126,11 +125,6 @@ def test_other_servers_words(text: str, status: int | None, error: type[ModelFai
     found = map_provider_error(ProviderError(text, status), "m", NOW)
     assert type(found) is error
     assert text not in str(found)
-
-
-def test_a_refused_connection_is_unreachable() -> None:
-    """Nobody listening is not a refusal of the request."""
-    assert type(map_provider_error(ConnectionRefusedError("no"), "m", NOW)) is ModelUnreachable
 
 
 def test_only_marking_providers_get_marks() -> None:
