@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -26,9 +26,8 @@ from agent.tools.tool_questions import ToolApprovals
 from agent.turn import RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import AcceptOutcome, Job, LocaleProvider, MessageOutcome, SearchIndex, TurnRecord
-from gateway.ports.access import AccessControl
+from gateway.ports.access import DecisionActor
 from gateway.ports.caps import ToolCallCaps, UsageCaps
-from gateway.ports.pairing import PairingRequests
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs
@@ -151,8 +150,8 @@ class CommandServices:
     runner: JobRunner
     archives_first: bool = False  # /new answers after its summary is stored
     memory_window: int = DEFAULT_MEMORY_WINDOW  # of a chat without its own; 0 = no summaries
-    access: AccessControl
-    pairing: PairingRequests
+    # Runs an operation by name, with its arguments, for the sender of a command in their role.
+    call_operation: Callable[[str, Mapping[str, Any], DecisionActor, Role], Awaitable[Sequence[Mapping[str, Any]]]]
     links: AccountLinkService
     profiles: ChatProfiles
     locales: LocaleProvider

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from agent.command_services import CommandServices
 from agent.turn import Turn
@@ -88,6 +89,10 @@ class CommandContext:
     def private_reply(self, key: str, /, **fields: object) -> CommandReply:
         """Return a reply of one sentence that only the sender sees in a shared chat."""
         return CommandReply(text=translate(key, self.language, **fields), is_private=True)
+
+    async def call(self, operation: str, arguments: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+        """Run an operation for the sender and return its lines. Raises UserError, also for a role that may not."""
+        return await self.services.call_operation(operation, arguments, self.decider, self.turn.role)
 
     @property
     def decider(self) -> DecisionActor:

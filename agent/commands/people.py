@@ -1,32 +1,23 @@
-"""/allow, /block, /people and /quota: owners change the allow list and caps of persons without a restart."""
+"""/allow, /block, /people and /quota: the operations of the same names, in the owner's language."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
-from gateway.events import UNKNOWN, PlatformAccount, Role
+from gateway.events import UNKNOWN, Role
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports.access import (
-    NO_QUOTA,
-    AccessDecision,
-    AccessListing,
-    AccessStatus,
-    DecisionOutcome,
-    DecisionRefused,
-    PersonAccess,
-    PersonQuota,
-)
-from gateway.ports.caps import CapAllowance, CappedSender, format_micro_dollars, micro_dollars
+from gateway.ports.access import AccessStatus, DecisionOutcome, DecisionRefused
+from gateway.ports.caps import CapKind, format_micro_dollars, micro_dollars
 from gateway.text.text_units import safe_display_name
 
 _HERE = "here"  # in place of an id: the chat itself
 _MOST = 40  # lines that one answer shows
-_DECIDED: Mapping[tuple[str, DecisionOutcome], str] = {
+_DECIDED: Mapping[tuple[str, str], str] = {
     ("allow", DecisionOutcome.DONE): "people.allowed",
     ("allow", DecisionOutcome.SAME): "people.allowed_already",
     ("block", DecisionOutcome.DONE): "people.blocked",
@@ -41,7 +32,7 @@ _REFUSED: Mapping[DecisionOutcome, str] = {
     DecisionOutcome.OWNER: "people.owner_claimed",
     DecisionOutcome.ONLY_LET_IN: "people.only_let_in",
 }
-_CAME: Mapping[tuple[AccessStatus, str], str] = {
+_CAME: Mapping[tuple[str, str], str] = {
     (AccessStatus.OWNER, "setting"): "people.owner_by_setting",
     (AccessStatus.OWNER, "code"): "people.owner_by_code",
     (AccessStatus.OWNER, "decision"): "people.owner_by",
@@ -60,34 +51,32 @@ _DECIDE = CommandNeed(direct=Role.OWNER, shared=Role.OWNER)
 @command("allow", who=Role.OWNER)
 async def allow(context: CommandContext) -> CommandReply:
     """Admit a user or chat, given by id, mention, `here`, or as a reply to the user's message."""
-    return await _decide(context, "allow", context.services.access.allow, "people.allow_whom")
+    return await _decide(context, "allow", "people.allow_whom")
 
 
 @command("block", who=Role.OWNER)
 async def block(context: CommandContext) -> CommandReply:
     """Block a user or chat, whatever else admits them."""
-    return await _decide(context, "block", context.services.access.block, "people.block_whom")
+    return await _decide(context, "block", "people.block_whom")
 
 
-async def _decide(
-    context: CommandContext, what: str, decide: Callable[..., Awaitable[AccessDecision]], how: str
-) -> CommandReply:
+async def _decide(context: CommandContext, what: str, how: str) -> CommandReply:
     """Return the reply to a decision about the subject of the command, or the sentence *how* without a subject."""
     subject = subject_of(context, context.args)
     if not subject:
         return CommandReply(text=context.translate(how), is_private=True, outcome="refused")
     try:
-        decision = await decide(subject, context.decider, here=context.key.channel)
+        (line,) = await context.call(f"people {what}", {"who": subject, "here": context.key.channel})
     except DecisionRefused as error:
         return _refusal(context, error)
-    text = context.translate(_DECIDED[what, decision.ruling], whom=format_id(decision.whom))
-    return CommandReply(text=text, is_private=True, whom=decision.whom)
+    text = context.translate(_DECIDED[what, line["ruling"]], whom=format_id(line["whom"]))
+    return CommandReply(text=text, is_private=True, whom=line["whom"])
 
 
 @command("people", who=Role.OWNER, looks=True, is_control=True)
 async def people(context: CommandContext) -> CommandReply:
     """List admitted and blocked users and chats, with the origin of each entry."""
-    listed = context.services.access.list_access()
+    listed = await context.call("people list", {})
     if not listed:
         return context.private_reply("people.none")
     lines = [context.translate("people.title"), *(_line(context, each) for each in listed[:_MOST])]
@@ -108,12 +97,11 @@ def subject_of(context: CommandContext, text: str) -> str:
     return subject or ("" if by in (UNKNOWN, message.sender.id) else by)
 
 
-def _line(context: CommandContext, each: AccessListing) -> str:
-    whom = f"`{format_id(f'{each.channel}:{each.who}')}`"
-    name = safe_display_name(each.name)
-    how = context.translate(_CAME[each.standing, each.came_by], by=format_id(each.by))
+def _line(context: CommandContext, line: Mapping[str, Any]) -> str:
+    whom, name = f"`{format_id('{channel}:{who}'.format(**line))}`", safe_display_name(line["name"])
+    how = context.translate(_CAME[line["standing"], line["came_by"]], by=format_id(line["by"]))
     zone = ZoneInfo(context.turn.zone)
-    when = f", {each.at.astimezone(zone):%Y-%m-%d}" if each.at is not None else ""
+    when = f", {datetime.fromisoformat(line['at']).astimezone(zone):%Y-%m-%d}" if line["at"] else ""
     return f"- {whom}{f' ({name})' if name else ''}: {how}{when}"
 
 
@@ -125,56 +113,52 @@ def format_id(whom: str) -> str:
 @command("quota", who=Role.OWNER, looks=True, words={ANY: _DECIDE})
 async def quota(context: CommandContext) -> CommandReply:
     """List all quotas, show one person's with its use, or set it: `USER tokens N turns N usd N`, `USER default`."""
-    access = context.services.access
     if not context.args.strip() and not subject_of(context, ""):
-        return _list_quotas(context)
-    text, change = _parse(context.args)
+        return await _list_quotas(context)
+    text, caps = _parse(context.args)
     subject = subject_of(context, text)
     if not subject or " " in subject:
         return CommandReply(text=context.translate("quota.how"), is_private=True, outcome="refused")
+    arguments = {"who": subject, "here": context.key.channel, "team": context.turn.account.team, **caps}
     try:
-        person = access.find_person(subject, here=context.key.channel)
+        (line,) = await context.call("people quota", arguments)
     except DecisionRefused as error:
         return _refusal(context, error)
-    if change is None:
-        return CommandReply(text=await _describe(context, person), is_private=True, whom=person.whom)
-    wanted = replace(person.quota, **change) if change else NO_QUOTA
-    decision = await access.set_quota(subject, wanted, context.decider, here=context.key.channel)
-    done = access.find_person(subject, here=context.key.channel)
-    key = "quota.same" if decision.ruling is DecisionOutcome.SAME else "quota.set" if wanted else "quota.removed"
-    lines = [context.translate(key, whom=format_id(person.whom)), await _describe(context, done)]
-    return CommandReply(text="\n".join(lines), is_private=True, whom=person.whom)
-
-
-def _parse(args: str) -> tuple[str, dict[str, Any] | None]:
-    """Return the text before the caps, and the caps by name: {} for all defaults, None if the text names no caps."""
-    text, caps = args.strip(), dict[str, Any]()
-    while found := _CAP.search(text):
-        name, value = (found[1] or found[3]).lower(), (found[2] or found[4]).lower()
-        number = None if value == _DEFAULT else float(value) if name == "usd" else int(value)
-        caps.setdefault(name, number)
-        text = text[: found.start()].rstrip()
+    lines = []
     if caps:
-        return text, caps
+        ruling = "same" if line["ruling"] == DecisionOutcome.SAME else "set" if line["quota"] else "removed"
+        lines = [context.translate(f"quota.{ruling}", whom=format_id(line["whom"]))]
+    lines.append(_describe(context, line))
+    return CommandReply(text="\n".join(lines), is_private=True, whom=line["whom"])
+
+
+def _parse(args: str) -> tuple[str, Mapping[str, str]]:
+    """Return the text before the caps, and the caps by name, as they were typed; none if the text names none."""
+    text, caps = args.strip(), dict[str, str]()
+    while found := _CAP.search(text):
+        caps.setdefault((found[1] or found[3]).lower(), (found[2] or found[4]).lower())
+        text = text[: found.start()].rstrip()
     first, _, last = text.rpartition(" ")
-    return (first.rstrip(), {}) if last.lower() == _DEFAULT else (text, None)
+    if not caps and last.lower() == _DEFAULT:
+        return first.rstrip(), dict.fromkeys(("turns", "tokens", "usd"), _DEFAULT)
+    return text, caps
 
 
-def _list_quotas(context: CommandContext) -> CommandReply:
-    quotas = context.services.access.list_quotas()
+async def _list_quotas(context: CommandContext) -> CommandReply:
+    quotas = await context.call("people quota", {})
     if not quotas:
         return context.private_reply("quota.none")
-    lines = [f"- {_quota_line(context, whom, quota)}" for whom, quota in list(quotas.items())[:_MOST]]
+    lines = [f"- {_quota_line(context, each['whom'], each)}" for each in quotas[:_MOST]]
     if len(quotas) > _MOST:
         lines.append(context.translate("people.more", count=len(quotas) - _MOST))
     return CommandReply(text="\n".join([context.translate("quota.title"), *lines]), is_private=True)
 
 
-def _quota_line(context: CommandContext, whom: str, quota: PersonQuota) -> str:
+def _quota_line(context: CommandContext, whom: str, quota: Mapping[str, Any]) -> str:
     limits = (
-        (quota.turns, "quota.turns", "quota.turns_unlimited"),
-        (quota.tokens, "quota.tokens", "quota.tokens_unlimited"),
-        (_format_usd(quota.usd), "quota.cost", "quota.cost_unlimited"),
+        (quota["turns"], "quota.turns", "quota.turns_unlimited"),
+        (quota["tokens"], "quota.tokens", "quota.tokens_unlimited"),
+        (_format_usd(quota["usd"]), "quota.cost", "quota.cost_unlimited"),
     )
     caps = [context.translate(key if limit else free, limit=limit) for limit, key, free in limits if limit is not None]
     return f"`{format_id(whom)}`: {', '.join(caps)}"
@@ -187,28 +171,22 @@ def _format_usd(usd: float | None) -> str | None:
     return format_micro_dollars(micro_dollars(usd))
 
 
-async def _describe(context: CommandContext, person: PersonAccess) -> str:
+def _describe(context: CommandContext, line: Mapping[str, Any]) -> str:
     """Return the caps of a person with their use, a line each."""
-    accounts = tuple(_with_team(each, context.turn.account) for each in person.accounts)
-    sender = CappedSender(account=accounts[0], accounts=accounts, is_named=person.is_named)
-    lines = [_quota_line(context, person.whom, person.quota)] if person.quota else []
-    lines += [_use(context, each) for each in await context.services.usage.caps.allowances(None, sender)]
-    return "\n".join(lines) or context.translate("quota.no_caps", whom=format_id(person.whom))
+    lines = [_quota_line(context, line["whom"], line["quota"])] if line["quota"] else []
+    lines += [_use(context, each) for each in line["caps"]]
+    return "\n".join(lines) or context.translate("quota.no_caps", whom=format_id(line["whom"]))
 
 
-def _with_team(account: PlatformAccount, owner: PlatformAccount) -> PlatformAccount:
-    """Return *account* in the workspace of the *owner*: decisions name users without one."""
-    return replace(account, team=owner.team) if account.kind == owner.kind else account
-
-
-def _use(context: CommandContext, allowance: CapAllowance) -> str:
-    write = format_moment if allowance.cap.is_daily else format_time_of_day
-    cap = allowance.cap
+def _use(context: CommandContext, allowance: Mapping[str, Any]) -> str:
+    cap = CapKind(allowance["cap"])
     key = "quota.used_cost" if cap.is_cost else "quota.used_tokens" if cap.is_daily else "quota.used_turns"
-    line = context.translate(key, used=cap.format_amount(allowance.used), limit=cap.format_amount(allowance.limit))
-    if allowance.until is None:
+    used, limit = (cap.format_amount(allowance[name]) for name in ("used", "limit"))
+    line = context.translate(key, used=used, limit=limit)
+    if allowance["until"] is None:
         return line
-    until = write(allowance.until, context.turn.zone, context.language)
+    write = format_moment if cap.is_daily else format_time_of_day
+    until = write(datetime.fromisoformat(allowance["until"]), context.turn.zone, context.language)
     return f"{line} {context.translate('quota.resets', until=until)}"
 
 

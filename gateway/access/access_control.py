@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
 
-from gateway.access.access_roster import AccessRoster
+from gateway.access.access_roster import AccessRoster, entry_change
 from gateway.access.note_store import QUOTA, encode_note
 from gateway.admission import AdmissionGrant, AllowEntry
 from gateway.events import PlatformAccount
@@ -101,7 +101,11 @@ _MENTION = re.compile(r"<@!?([A-Za-z0-9]+)(?:\|[^<>]*)?>\Z")  # Slack and Discor
 
 
 class AccessControlService:
-    """Implements `gateway.ports.access.AccessControl` over the roster."""
+    """Owners' decisions about people and chats, effective at the next message and stored with an audit entry.
+
+    A *text* names an account or chat: an id, chat:ID and so on, or a mention, each optionally after "channel:"; *here*
+    is the channel of one without. A request that cannot be fulfilled raises DecisionRefused.
+    """
 
     def __init__(
         self,
@@ -281,14 +285,7 @@ class AccessControlService:
         before = self._roster.access.members().get((channel, str(entry)))
         if before is not None and before.standing is status:
             return AccessDecision(ruling=DecisionOutcome.SAME, whom=whom)
-        new = AccessEntry(
-            channel=channel,
-            who=str(entry),
-            standing=status,
-            by=decider.by,
-            at=self._now(),
-            name=before.name if before else "",
-        )
-        await self._roster.access.change(AccessChange(put=(new,), line=decider.to_entry(what, whom, self._now())))
+        line = decider.to_entry(what, whom, self._now())
+        await self._roster.access.change(entry_change(status, before.name if before else "", line))
         log.info("people.decided", what=what, whom=whom, by=decider.by)
         return AccessDecision(ruling=DecisionOutcome.DONE, whom=whom)

@@ -10,8 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gateway.admission import NO_FACTS, AdmissionFacts, AdmissionGrant, AdmissionPolicy, AllowEntry
-from gateway.events import ChatKind, InboundMessage, PlatformAccount
-from gateway.ports.access import CODE, AccessEntry, AccessListing, AccessStatus
+from gateway.events import ChatKind, InboundMessage, OutboundMessage, PlatformAccount
+from gateway.ports.access import (
+    CODE,
+    AccessChange,
+    AccessEntry,
+    AccessListing,
+    AccessStatus,
+    AuditEntry,
+)
 
 if TYPE_CHECKING:
     from gateway.store.access import SqlAccess
@@ -165,6 +172,24 @@ class AccessRoster:
                 index.blocked_places[each.channel, entry] = f"{each.channel}:{each.who}"
         index.owner_accounts = frozenset(accounts)
         return index
+
+
+def entry_change(
+    standing: AccessStatus,
+    name: str,
+    line: AuditEntry,
+    *,
+    spends: tuple[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
+    notices: tuple[OutboundMessage, ...] = (),
+) -> AccessChange:
+    """Return the change that gives the account or chat of *line* its *standing*, with its audit entry.
+
+    Every admission, block and ownership is this change, whoever decides it, and by whatever way.
+    """
+    channel, _, who = line.whom.partition(":")
+    entry = AccessEntry(channel=channel, who=who, standing=standing, by=line.by, at=line.at, name=name)
+    return AccessChange(line=line, put=(entry,), spends=spends, notes=notes, notices=notices)
 
 
 def _listing_of(member: AccessEntry) -> AccessListing:

@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from gateway.access.access_roster import AccessRoster
+from gateway.access.access_roster import AccessRoster, entry_change
 from gateway.access.note_store import (
     CLAIM_TRIES,
     NoteStore,
@@ -36,7 +36,7 @@ from gateway.admission import Admitted, Decision, RejectionReason
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.ports import IntakeResult, IntakeVerdict
-from gateway.ports.access import CODE, AccessChange, AccessEntry, AccessStatus, DecisionActor
+from gateway.ports.access import CODE, AccessChange, AccessStatus, DecisionActor
 
 log = structlog.get_logger(__name__)
 
@@ -150,14 +150,14 @@ class OwnerClaims:
             return
         if self._roster.has_owner():  # the settings named one since
             return
-        now = self._now()
-        whom, name = f"{channel}:{user}", message.sender.name
+        decider = DecisionActor(by=CODE, where=str(message.key), id=_id(message))
         done = await self._access.change(
-            AccessChange(
-                put=(AccessEntry(channel=channel, who=user, standing=AccessStatus.OWNER, by=CODE, at=now, name=name),),
+            entry_change(
+                AccessStatus.OWNER,
+                message.sender.name,
+                decider.to_entry("owner claim", f"{channel}:{user}", self._now()),
                 spends=(_CODE, self._access.notes()[_CODE]),
                 notes={_CODE: json.dumps({**claim, "spent": True})},
-                line=DecisionActor(by=CODE, where=str(message.key), id=_id(message)).to_entry("owner claim", whom, now),
                 notices=(self._notice(message, "people.owner_now"),),
             )
         )

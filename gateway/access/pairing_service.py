@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import structlog
 
+from gateway.access.access_roster import entry_change
 from gateway.access.note_store import (
     PERSON,
     PLACE,
@@ -31,8 +32,8 @@ from gateway.access.note_store import (
 from gateway.events import MessageButton, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import in_english
-from gateway.ports.access import AccessChange, AccessEntry, AccessStatus, AuditEntry, DecisionActor
-from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingNotFound, PairingRequest
+from gateway.ports.access import AccessChange, AccessStatus, AuditEntry, DecisionActor
+from gateway.ports.pairing import PairingDecision, PairingRefused, PairingRequest
 
 log = structlog.get_logger(__name__)
 
@@ -108,10 +109,15 @@ class _PendingRequest:
     text: str
     request: PairingRequest
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """How a decision names it, besides its code."""
+        return (self.request.ref, f"{self.request.channel}:{self.request.who}")
+
 
 @dataclass(slots=True, eq=False)
 class PairingService:
-    """Implements `gateway.ports.Pairing` over the roster's notes.
+    """The pending requests, over the roster's notes.
 
     *is_blocked* returns True for a (channel, user id) whose person an owner has blocked under any account.
     """
@@ -126,32 +132,30 @@ class PairingService:
         """Return the pending accounts and chats, the longest waiting first."""
         return [each.request for each in self._find_pending()]
 
-    async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
-        """Decide about the one whose ref this is."""
-        async with self.notes.lock:
-            pending = next((each for each in self._find_pending() if each.request.ref == ref), None)
-            if pending is None:
-                return await self._earlier(decider)
-            return await self._decide(pending, decider, is_yes=is_yes)
+    async def decide(self, request: str, decider: DecisionActor, *, is_yes: bool) -> PairingDecision:
+        """Decide about the request with this code or `ref`, or of this "channel:who". Raises PairingRefused.
 
-    async def by_code(self, code: str, decider: DecisionActor, *, is_yes: bool = True) -> Outcome:
-        """Decide about the holder of *code*. Repeated wrong codes lock the decider out."""
-        typed = parse_code(code)
-        if not typed:
-            return PairingNotFound()  # not a guess: it is no code
-        note = await note_of(typed)
+        Repeated wrong codes lock the decider out. Another attempt of the same turn returns the decision of the first.
+        """
+        code = parse_code(request)
+        note = await note_of(code) if code else ""
         async with self.notes.lock:
-            minutes, tries = self._tries(decider)
+            minutes, tries = self._tries(decider) if code else (0, 0)
             if minutes:
-                return PairingLocked(minutes)
-            pending = next((each for each in self._find_pending() if each.note == note), None)
+                raise PairingRefused(
+                    f"too many wrong codes: codes are not accepted for {minutes} minutes; use channel:id instead"
+                    " (`parlour people pending` lists the requests)",
+                    minutes,
+                )
+            pending = next((each for each in self._find_pending() if request in each.names or note == each.note), None)
             if pending is not None:
                 return await self._decide(pending, decider, is_yes=is_yes)
-            earlier = await self._earlier(decider)
-            if isinstance(earlier, PairingNotFound):
+            if earlier := await self._earlier(decider):
+                return earlier
+            if code:
                 count = {"count": tries + 1, "until": format_time(self.now() + LOCKED_FOR)}
                 await self.notes.write({f"{TRIES}{decider.by}": encode_note(count)})
-            return earlier
+        raise _not_pending(request)
 
     async def forget(self, users: Collection[tuple[str, str]]) -> None:
         """Delete the requests of these (channel, user id) and the record of replies to them."""
@@ -187,32 +191,27 @@ class PairingService:
         tries = int(value["count"])
         return (math.ceil(left / timedelta(minutes=1)) if tries >= MOST_TRIES else 0), tries
 
-    async def _earlier(self, decider: DecisionActor) -> Outcome:
+    async def _earlier(self, decider: DecisionActor) -> PairingDecision | None:
         """Return the decision of an earlier attempt of the same turn, after a crash before its answer."""
         for line in await self.notes.access.audit(about=decider.by, limit=_LOOKED_BACK):
             if line.id == decider.id and line.what in (YES, NO):
                 return PairingDecision(_remembered(line), line.what == YES)
-        return PairingNotFound()
+        return None
 
-    async def _decide(self, pending: _PendingRequest, decider: DecisionActor, *, is_yes: bool) -> Outcome:
+    async def _decide(self, pending: _PendingRequest, decider: DecisionActor, *, is_yes: bool) -> PairingDecision:
         request = pending.request
         line = decider.to_entry(YES if is_yes else NO, f"{request.channel}:{request.who}", self.now())
         change = self._let_in(pending, line) if is_yes else self._keep_out(pending, line)
         if not await self.notes.access.change(change):
-            return await self._earlier(decider)
+            if earlier := await self._earlier(decider):
+                return earlier
+            raise _not_pending(pending.request.ref)
         log.info("pairing.decided", channel=request.channel, who=request.who, by=decider.by, yes=is_yes)
         return PairingDecision(request, is_yes)
 
     def _let_in(self, pending: _PendingRequest, line: AuditEntry) -> AccessChange:
         request = pending.request
-        member = AccessEntry(
-            channel=request.channel,
-            who=request.who,
-            standing=AccessStatus.ALLOWED if request.is_place else AccessStatus.PAIRED,
-            by=line.by,
-            at=line.at,
-            name=request.name,
-        )
+        standing = AccessStatus.ALLOWED if request.is_place else AccessStatus.PAIRED
         told: tuple[OutboundMessage, ...] = ()
         if not request.is_place:
             key = SessionKey.parse((self.notes.one(pending.note) or {})["key"])
@@ -224,13 +223,19 @@ class PairingService:
                     kind=OutboundKind.NOTICE,
                 ),
             )
-        return AccessChange(line=line, put=(member,), spends=(pending.note, pending.text), notices=told)
+        return entry_change(standing, request.name, line, spends=(pending.note, pending.text), notices=told)
 
     def _keep_out(self, pending: _PendingRequest, line: AuditEntry) -> AccessChange:
         if not pending.request.is_place:
             return AccessChange(line=line, spends=(pending.note, pending.text))
         value = {**(self.notes.one(pending.note) or {}), "no": True}
         return AccessChange(line=line, notes={pending.note: encode_note(value)})
+
+
+def _not_pending(request: str) -> PairingRefused:
+    if parse_code(request):
+        return PairingRefused("no request has that code: it was already decided, expired after an hour, or is mistyped")
+    return PairingRefused(f"no request of {request!r} is pending; `parlour people pending` lists all requests")
 
 
 def _request(note: str, value: Mapping[str, Any]) -> PairingRequest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -23,7 +22,7 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, 
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports import InboxRow
-from gateway.ports.access import AccessChange, DecisionActor
+from gateway.ports.access import AccessChange, actor_outside
 from gateway.ports.person_panels import MOST_LINES, LineSource, ModelOffer, ReminderEntry
 from gateway.settings.channel_blocks import PAGE
 from gateway.web_console.console_routes import WebConsole
@@ -129,8 +128,8 @@ class PageVisitors:
 
     async def note(self, who: str, what: str, whom: str) -> None:
         """Write an audit entry about a call that is going to run."""
-        actor = DecisionActor(by=self.account(who), where="", id=f"o{secrets.token_hex(8)}")
-        await self.app.store.access.change(AccessChange(line=actor.to_entry(what, whom, self.app.now())))
+        line = actor_outside(self.account(who)).to_entry(what, whom, self.app.now())
+        await self.app.store.access.change(AccessChange(line=line))
 
     async def _is_shared_chat(self, key: SessionKey) -> bool:
         """Return True if *key* is a shared chat with sessions, and no thread of one."""

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -42,6 +43,7 @@ from gateway.app.recall import search_limitation
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
 from gateway.events import InboundMessage, Role, SessionKey
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
+from gateway.operations import call_from_chat
 from gateway.ports import MessageContext
 from gateway.ports.entry_points import program_version
 from gateway.settings import Settings
@@ -124,8 +126,7 @@ def build_command_services(app: Runtime) -> CommandServices:
         runner=app.background,
         archives_first=settings.memory.new_waits,
         memory_window=settings.agents.defaults.memory_window,
-        access=app.access.decisions,
-        pairing=app.access.pairing,
+        call_operation=partial(call_from_chat, app),
         links=memory.linking,
         profiles=app.profiles,
         locales=app.locales,

@@ -167,8 +167,8 @@ def console_operations() -> Mapping[str, OperationDeclaration]:
     return {name: each for name, each in OPERATIONS.items() if each.least is not None}
 
 
-class ChatAdmins(Protocol):
-    """The rights of callers by account."""
+class CallerRights(Protocol):
+    """The rights of callers, who are users of the page or senders in a chat."""
 
     def is_owner(self, who: str) -> bool:
         """Return True if *who* is an owner, also by another of their accounts."""
@@ -177,7 +177,7 @@ class ChatAdmins(Protocol):
         """Return True if *who* administers the shared chat *chat* now."""
 
 
-async def may_call(rights: ChatAdmins, who: str, rule: OperationDeclaration, arguments: Line) -> bool:
+async def may_call(rights: CallerRights, who: str, rule: OperationDeclaration, arguments: Line) -> bool:
     """Return True if *who* may call the operation of *rule* with *arguments* now."""
     if rule.least is None:
         return False

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import secrets
 from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.ports import TurnTrace
-from gateway.ports.access import ACTING, OPERATOR, DecisionActor
+from gateway.ports.access import ACTING, OPERATOR, DecisionActor, actor_outside
 
 if TYPE_CHECKING:
     from agent.memory.scope_names import ScopeNames
@@ -61,11 +60,11 @@ class OperationGroup:
 
 
 def caller() -> DecisionActor:
-    """Return the caller of the running operation as the actor of a decision, with a new audit id.
+    """Return the caller of the running operation as the actor of its one decision.
 
-    That is the operator at the command line, or an owner at the page's console.
+    That is the operator at the command line, or an owner at the page's console or in a chat.
     """
-    return DecisionActor(by=ACTING.get() or OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
+    return ACTING.get() or actor_outside(OPERATOR)
 
 
 def no_such_turn(reference: str) -> UserError:

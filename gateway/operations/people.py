@@ -29,7 +29,6 @@ from gateway.ports import Job
 from gateway.ports.access import NO_QUOTA, AccessChange, PersonAccess
 from gateway.ports.caps import CapKind, CappedSender
 from gateway.ports.entry_points import operator_command, with_operator_commands
-from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingRequest
 
 if TYPE_CHECKING:
     from agent.tools.refused_calls import RefusedCall
@@ -218,24 +217,26 @@ class PeopleOperations(OperationGroup):
     @operation(
         "people allow",
         Role.OWNER,
+        {"who"},
         audit=AuditRule.OPERATION,
         makes_home=True,
         show=_decision_rows(text="{whom} may write, starting with the next message", same="{whom} may already write"),
     )
-    async def allow(self, who: Subject) -> AsyncIterator[Line]:
+    async def allow(self, who: Subject, here: str = "") -> AsyncIterator[Line]:
         """Admit a person, chat, guild, team or role at once, and lift a block."""
-        yield plain(await self._app.access.decisions.allow(who, caller()))
+        yield plain(await self._app.access.decisions.allow(who, caller(), here=here))
 
     @operation(
         "people block",
         Role.OWNER,
+        {"who"},
         audit=AuditRule.OPERATION,
         makes_home=True,
         show=_decision_rows(text="{whom} is blocked", same="{whom} is already blocked"),
     )
-    async def block(self, who: Subject) -> AsyncIterator[Line]:
+    async def block(self, who: Subject, here: str = "") -> AsyncIterator[Line]:
         """Block a person, chat or guild, whatever the settings say."""
-        yield plain(await self._app.access.decisions.block(who, caller()))
+        yield plain(await self._app.access.decisions.block(who, caller(), here=here))
 
     @operation(
         "people remove",
@@ -352,33 +353,17 @@ class PeopleOperations(OperationGroup):
     @operation("people approve", Role.OWNER, audit=AuditRule.OPERATION, show=rows(_pairing_row))
     async def approve(self, who: Request) -> AsyncIterator[Line]:
         """Approve a pairing request."""
-        yield await self._decide(who.strip(), is_yes=True)
+        yield await self._decide(who, is_yes=True)
 
     @operation("people deny", Role.OWNER, audit=AuditRule.OPERATION, show=rows(_pairing_row))
     async def deny(self, who: Request) -> AsyncIterator[Line]:
         """Deny a pairing request. Its sender is not notified."""
-        yield await self._decide(who.strip(), is_yes=False)
+        yield await self._decide(who, is_yes=False)
 
-    async def _decide(self, request: str, *, is_yes: bool) -> Line:
-        from gateway.access.note_store import parse_code
-
-        pairing, decider = self._app.access.pairing, caller()
-        match = next((each for each in pairing.pending_requests() if request in (_name(each), each.ref)), None)
-        outcome: Outcome
-        if match is not None:
-            outcome = await pairing.by_ref(match.ref, decider, is_yes=is_yes)
-        elif parse_code(request):
-            outcome = await pairing.by_code(request, decider, is_yes=is_yes)
-        else:
-            raise UserError(f"no request of {request!r} is pending; `parlour people pending` lists all requests")
-        if isinstance(outcome, PairingLocked):
-            raise UserError(
-                f"too many wrong codes: codes are not accepted for {outcome.minutes} minutes; use channel:id instead"
-                " (`parlour people pending` lists the requests)"
-            )
-        if not isinstance(outcome, PairingDecision):
-            raise UserError("no request has that code: it was already decided, expired after an hour, or is mistyped")
-        return {"who": _name(outcome.waiting), "name": outcome.waiting.name, "yes": outcome.is_yes}
+    async def _decide(self, who: str, *, is_yes: bool) -> Line:
+        decision = await self._app.access.pairing.decide(who.strip(), caller(), is_yes=is_yes)
+        waiting = decision.waiting
+        return {"who": f"{waiting.channel}:{waiting.who}", "name": waiting.name, "yes": decision.is_yes}
 
     # -- silence -----------------------------------------------------------------------------------
 
@@ -435,6 +420,7 @@ class PeopleOperations(OperationGroup):
     @operation(
         "people quota",
         Role.OWNER,
+        {"who", "turns", "tokens", "usd"},
         audit=AuditRule.OPERATION,
         makes_home=True,
         show=rows(_quota_row, empty="no person has a quota of their own"),
@@ -445,6 +431,8 @@ class PeopleOperations(OperationGroup):
         turns: Annotated[object, option("Messages in ten minutes: a number, 0, or default.", metavar="N")] = "",
         tokens: Annotated[object, option("Tokens a day: a number, 0, or default.", metavar="N")] = "",
         usd: Annotated[object, option("US dollars a day: a number, 0, or default.", metavar="N")] = "",
+        here: str = "",
+        team: str = "",
     ) -> AsyncIterator[Line]:
         """Show or set the caps of one person, over those of chats and settings. 0 = unlimited, default removes one.
 
@@ -460,15 +448,15 @@ class PeopleOperations(OperationGroup):
             for whom, quota in decisions.list_quotas().items():
                 yield {"whom": whom, **plain(quota)}
             return
-        person = decisions.find_person(who)
+        person = decisions.find_person(who, here=here)
         if not given:
-            yield await self._describe(person)
+            yield await self._describe(person, team)
             return
-        decision = await decisions.set_quota(who, replace(person.quota, **given), caller())
-        yield {**await self._describe(decisions.find_person(who)), "ruling": decision.ruling.value}
+        decision = await decisions.set_quota(person.whom, replace(person.quota, **given), caller())
+        yield {**await self._describe(decisions.find_person(person.whom), team), "ruling": decision.ruling.value}
 
-    async def _describe(self, person: PersonAccess) -> Line:
-        accounts = await self._accounts_with_teams(person)
+    async def _describe(self, person: PersonAccess, team: str) -> Line:
+        accounts = await self._accounts_with_teams(person, team)
         sender = CappedSender(account=accounts[0], accounts=accounts, is_named=person.is_named)
         caps = await self._app.usage.caps.allowances(None, sender)
         return {
@@ -481,8 +469,11 @@ class PeopleOperations(OperationGroup):
             "caps": [plain(each) for each in caps],
         }
 
-    async def _accounts_with_teams(self, person: PersonAccess) -> tuple[PlatformAccount, ...]:
-        """Return all accounts of the person with their teams, which decisions leave out and counts do not."""
+    async def _accounts_with_teams(self, person: PersonAccess, team: str) -> tuple[PlatformAccount, ...]:
+        """Return all accounts of the person with their teams, which decisions leave out and counts do not.
+
+        Of a person who is neither linked nor remembered it is *team*, which an owner's chat has in common with them.
+        """
         user = person.accounts[0]
         linked = tuple(each.account for each in self._app.store.links.accounts_of_user(user))
         if linked or not self._app.platforms.traits(person.whom.partition(":")[0]).has_teams:
@@ -490,7 +481,7 @@ class PeopleOperations(OperationGroup):
         try:
             scope = await self.find_scope(person=str(user))
         except UserError:  # nothing is remembered, so the team is not known
-            return (user,)
+            return (replace(user, team=team),)
         return (PlatformAccount.from_name(scope.rpartition("/")[2]),)
 
     # -- the data of one person --------------------------------------------------------------------
@@ -582,10 +573,6 @@ class PeopleOperations(OperationGroup):
         if not _KIND.match(account.kind) or not account.id:
             raise UserError(f"{name!r} is not an account; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
         return account
-
-
-def _name(request: PairingRequest) -> str:
-    return f"{request.channel}:{request.who}"
 
 
 def _limit(name: str, value: object) -> Any:

@@ -167,9 +167,9 @@ class TurnOperations(OperationGroup):
         The console admits a visitor to the chat before it calls.
         """
         acting = ACTING.get()
-        if not acting or scope.startswith("chats/"):
+        if acting is None or scope.startswith("chats/"):
             return True
-        channel, _, who = acting.partition(":")
+        channel, _, who = acting.by.partition(":")
         account = self._app.access.roster.account(channel, who)
         return bool(scope) and scope == f"people/{self._app.store.links.person(account)}"
 

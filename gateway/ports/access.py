@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
 
 from gateway.errors import UserError
 from gateway.events import OutboundMessage, PlatformAccount
@@ -131,8 +131,13 @@ class DecisionActor:
         return AuditEntry(id=self.id, at=at, by=self.by, where=self.where, what=what, whom=whom)
 
 
-# The account that calls the running operation from the page's console, as "channel:user_id"; "" = the command line.
-ACTING: ContextVar[str] = ContextVar("ACTING", default="")
+def actor_outside(by: str) -> DecisionActor:
+    """Return *by* as the actor of one decision that no turn makes."""
+    return DecisionActor(by=by, where="", id=f"o{secrets.token_hex(8)}")
+
+
+# Who calls the running operation, from the page's console or from a chat; None = the operator at the machine.
+ACTING: ContextVar[DecisionActor | None] = ContextVar("ACTING", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,34 +183,3 @@ class PersonAccess:
     is_named: bool  # an owner, or admitted by their own id: no personal caps unless they are set
     blocked_as: str  # "channel:who" of a block on one of the accounts; "" = not blocked
     quota: PersonQuota
-
-
-class AccessControl(Protocol):
-    """Owners' decisions about people and chats, effective at the next message and stored with an audit entry.
-
-    A request that cannot be fulfilled raises DecisionRefused.
-    """
-
-    async def allow(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
-        """Admit an account or chat, and lift a block on it.
-
-        *text* is an id, chat:ID and so on, or a mention, each optionally after "channel:". *here* is the channel of a
-        text without one.
-        """
-
-    async def block(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
-        """Block an account or chat, whatever entries admit it. Owners cannot be blocked."""
-
-    async def set_quota(
-        self, text: str, quota: PersonQuota, decider: DecisionActor, *, here: str = ""
-    ) -> AccessDecision:
-        """Set the caps of a person, over all linked accounts; an empty *quota* removes them. Effective next message."""
-
-    def find_person(self, text: str, *, here: str = "") -> PersonAccess:
-        """Return the person of an account; raise DecisionRefused if *text* names none."""
-
-    def list_quotas(self) -> Mapping[str, PersonQuota]:
-        """Return the quotas by the "channel:user_id" that they were set for."""
-
-    def list_access(self) -> Sequence[AccessListing]:
-        """Return accounts and chats with a status, by channel: the settings' entries first, then decisions by time."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, TypeAlias
 
-from gateway.ports.access import DecisionActor
+from gateway.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,29 +31,9 @@ class PairingDecision:
     is_yes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PairingNotFound:
-    """Nothing of that name waits: it was decided, its time is over, or there never was such a code."""
+class PairingRefused(UserError):
+    """Nothing is decided: no such request is pending or, with *minutes*, no code is accepted for so long."""
 
-
-@dataclass(frozen=True, slots=True)
-class PairingLocked:
-    """Too many wrong codes; none is looked at for so many *minutes*."""
-
-    minutes: int
-
-
-Outcome: TypeAlias = PairingDecision | PairingNotFound | PairingLocked
-
-
-class PairingRequests(Protocol):
-    """Owners' view of pairing requests; each decision is one transaction with its audit entry."""
-
-    def pending_requests(self) -> Sequence[PairingRequest]:
-        """Return the pending accounts and chats, the longest waiting first."""
-
-    async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
-        """Decide about the one whose `ref` this is."""
-
-    async def by_code(self, code: str, decider: DecisionActor, *, is_yes: bool = True) -> Outcome:
-        """Decide about the person who was given *code*; wrong codes are counted against the decider."""
+    def __init__(self, text: str, minutes: int = 0) -> None:
+        super().__init__(text)
+        self.minutes = minutes

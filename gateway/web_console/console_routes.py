@@ -21,9 +21,9 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.control import Operation
 from gateway.control.control_server import RunningOperation, read_arguments, respond_with
-from gateway.control.registry import AuditRule, ChatAdmins, OperationDeclaration, may_call
+from gateway.control.registry import AuditRule, CallerRights, OperationDeclaration, may_call
 from gateway.events import Role
-from gateway.ports.access import ACTING
+from gateway.ports.access import ACTING, actor_outside
 from gateway.ports.entry_points import operator_command
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ _STARTING = {"error": "the gateway is starting; try again in a moment", "exit_co
 Visitor = Callable[[HTTPConnection], Awaitable[str | None]]  # the user of the page; None without a login
 
 
-class ConsoleVisitors(ChatAdmins, Protocol):
+class ConsoleVisitors(CallerRights, Protocol):
     """The people who are logged in to the page, by account, as the console sees them."""
 
     async def list_administered_chats(self, who: str) -> Sequence[str]:
@@ -127,7 +127,7 @@ class WebConsole:
         if rule.audit is AuditRule.CALL:
             await self._visitors.note(who, f"console {name}", subject)
         # The operation runs in a task of its own, which takes this context along.
-        token = ACTING.set(self._visitors.account(who))
+        token = ACTING.set(actor_outside(self._visitors.account(who)))
         try:
             return await respond_with(name, run(arguments), self._running)
         finally:

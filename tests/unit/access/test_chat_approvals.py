@@ -38,7 +38,7 @@ async def test_a_yes_lets_the_place_in(scene: AccessScene) -> None:
     """Everybody there is admitted from then on, by one decision with its line."""
     await scene.joined()
     (waiting,) = scene.pairing.pending_requests()
-    done = await scene.pairing.by_ref(waiting.ref, scene.by("t1"), is_yes=True)
+    done = await scene.pairing.decide(waiting.ref, scene.by("t1"), is_yes=True)
     assert isinstance(done, PairingDecision)
     assert scene.store.access.members()["telegram", "chat:-100"].standing is AccessStatus.ALLOWED
     assert [line.whom for line in await scene.store.access.audit(limit=9)] == ["telegram:chat:-100"]
@@ -50,7 +50,7 @@ async def test_a_no_leaves_it_silent_and_unasked(scene: AccessScene, clock: Virt
     """Denied: not let in, and the platform's saying it again asks nobody again, however much later."""
     await scene.joined()
     (waiting,) = scene.pairing.pending_requests()
-    await scene.pairing.by_ref(waiting.ref, scene.by("t1"), is_yes=False)
+    await scene.pairing.decide(waiting.ref, scene.by("t1"), is_yes=False)
     assert not scene.store.access.members()
     clock.set_wall(timedelta(days=3))
     await scene.joined(id="again")
@@ -119,6 +119,6 @@ async def test_strangers_there_hear_that_it_waits(scene: AccessScene) -> None:
     assert "I'm new here" in told.text
     assert told.visible_to == "70"
     (waiting,) = scene.pairing.pending_requests()
-    await scene.pairing.by_ref(waiting.ref, scene.by("t1"), is_yes=False)
+    await scene.pairing.decide(waiting.ref, scene.by("t1"), is_yes=False)
     await scene.in_group("71")
     assert "approved users here" in (await scene.told(GROUP))[1].text

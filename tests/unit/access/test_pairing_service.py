@@ -11,12 +11,22 @@ import pytest
 
 from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import PairingService
-from gateway.ports.access import OPERATOR, AccessChange, AccessEntry, AccessStatus
-from gateway.ports.pairing import PairingDecision, PairingLocked, PairingNotFound
+from gateway.ports.access import OPERATOR, AccessChange, AccessEntry, AccessStatus, DecisionActor
+from gateway.ports.pairing import PairingDecision, PairingRefused
 from gateway.store.sql_store import SqlStore
 from tests.fakes.access_scene import OWNER, AccessScene
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import InlineWriter, kill, open_inline_store
+
+
+async def decide(
+    pairing: PairingService, request: str, by: DecisionActor, *, is_yes: bool = True
+) -> PairingDecision | int:
+    """Return the decision, or for how many minutes no code is accepted (0: the request is not pending)."""
+    try:
+        return await pairing.decide(request, by, is_yes=is_yes)
+    except PairingRefused as refused:
+        return refused.minutes
 
 
 @pytest.fixture
@@ -32,7 +42,7 @@ async def scene(clock: VirtualClock) -> AsyncIterator[AccessScene]:
 async def test_a_code_lets_its_owner_in(scene: AccessScene, clock: VirtualClock) -> None:
     """The right code, however it is typed: in the roster as paired, told in one line, one line in the audit."""
     code = await scene.code_of("66")
-    done = await scene.pairing.by_code(f" {code.lower().replace('-', ' ')} ", scene.by("t1"))
+    done = await decide(scene.pairing, f" {code.lower().replace('-', ' ')} ", scene.by("t1"))
     assert isinstance(done, PairingDecision)
     assert (done.waiting.who, done.is_yes) == ("66", True)
     member = scene.store.access.members()["telegram", "66"]
@@ -46,15 +56,15 @@ async def test_a_code_lets_its_owner_in(scene: AccessScene, clock: VirtualClock)
 async def test_a_code_is_good_once(scene: AccessScene) -> None:
     """Used again, by whomever, it is no code."""
     code = await scene.code_of("66")
-    assert isinstance(await scene.pairing.by_code(code, scene.by("t1")), PairingDecision)
-    assert isinstance(await scene.pairing.by_code(code, scene.by("t2")), PairingNotFound)
+    assert isinstance(await decide(scene.pairing, code, scene.by("t1")), PairingDecision)
+    assert await decide(scene.pairing, code, scene.by("t2")) == 0
 
 
 async def test_a_repeated_turn_is_the_same_decision(scene: AccessScene) -> None:
     """A crash between decision and answer: the turn runs again and says the same; one audit line, one welcome."""
     code = await scene.code_of("66")
-    first = await scene.pairing.by_code(code, scene.by("t1"))
-    again = await scene.pairing.by_code(code, scene.by("t1"))
+    first = await decide(scene.pairing, code, scene.by("t1"))
+    again = await decide(scene.pairing, code, scene.by("t1"))
     assert isinstance(first, PairingDecision)
     assert isinstance(again, PairingDecision)
     assert (again.waiting.who, again.is_yes) == (first.waiting.who, first.is_yes)
@@ -66,7 +76,7 @@ async def test_a_code_ends_with_its_hour(scene: AccessScene, clock: VirtualClock
     """After an hour nobody waits under it."""
     code = await scene.code_of("66")
     clock.set_wall(timedelta(minutes=60))
-    assert isinstance(await scene.pairing.by_code(code, scene.by("t1")), PairingNotFound)
+    assert await decide(scene.pairing, code, scene.by("t1")) == 0
     assert not scene.store.access.members()
 
 
@@ -74,40 +84,36 @@ async def test_guessing_is_locked_for_an_hour(scene: AccessScene, clock: Virtual
     """Five wrong codes, and not even the right one counts for an hour; a button is no guess, others are not locked."""
     code = await scene.code_of("66")
     for number in range(5):
-        assert isinstance(
-            await scene.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", scene.by(f"w{number}")), PairingNotFound
-        )
-    locked = await scene.pairing.by_code(code, scene.by("t1"))
-    assert isinstance(locked, PairingLocked)
-    assert locked.minutes == 60
-    assert isinstance(await scene.pairing.by_code("AAAA-AAAA", scene.by("c", OPERATOR)), PairingNotFound)
+        assert await decide(scene.pairing, f"AAAA-AAA{'BCDEF'[number]}", scene.by(f"w{number}")) == 0
+    assert await decide(scene.pairing, code, scene.by("t1")) == 60
+    assert await decide(scene.pairing, "AAAA-AAAA", scene.by("c", OPERATOR)) == 0
     (waiting,) = scene.pairing.pending_requests()
     clock.set_wall(timedelta(minutes=30))
-    assert isinstance(await scene.pairing.by_code(code, scene.by("t2")), PairingLocked)
-    assert isinstance(await scene.pairing.by_ref(waiting.ref, scene.by("t3"), is_yes=True), PairingDecision)
+    assert await decide(scene.pairing, code, scene.by("t2")) == 30
+    assert isinstance(await decide(scene.pairing, waiting.ref, scene.by("t3"), is_yes=True), PairingDecision)
 
 
 async def test_the_lock_survives_a_restart(scene: AccessScene, clock: VirtualClock) -> None:
     """Whoever guesses gains nothing by a crash."""
     code = await scene.code_of("66")
     for number in range(5):
-        await scene.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", scene.by(f"w{number}"))
+        await decide(scene.pairing, f"AAAA-AAA{'BCDEF'[number]}", scene.by(f"w{number}"))
     again = AccessScene(scene.store, clock.now)
-    assert isinstance(await again.pairing.by_code(code, again.by("t1")), PairingLocked)
+    assert await decide(again.pairing, code, again.by("t1")) == 60
 
 
 async def test_what_is_no_code_is_no_guess(scene: AccessScene) -> None:
     """A misread word costs no try."""
     for number in range(9):
-        assert isinstance(await scene.pairing.by_code("hello", scene.by(f"w{number}")), PairingNotFound)
+        assert await decide(scene.pairing, "hello", scene.by(f"w{number}")) == 0
     code = await scene.code_of("66")
-    assert isinstance(await scene.pairing.by_code(code, scene.by("t1")), PairingDecision)
+    assert isinstance(await decide(scene.pairing, code, scene.by("t1")), PairingDecision)
 
 
 async def test_a_no_tells_the_stranger_nothing(scene: AccessScene) -> None:
     """Denied: no line, not in the roster, one line in the audit, and not asked again the same day."""
     (waiting,) = scene.pairing.pending_requests()
-    denied = await scene.pairing.by_ref(waiting.ref, scene.by("t1"), is_yes=False)
+    denied = await decide(scene.pairing, waiting.ref, scene.by("t1"), is_yes=False)
     assert isinstance(denied, PairingDecision)
     assert not denied.is_yes
     assert not scene.store.access.members()
@@ -115,8 +121,7 @@ async def test_a_no_tells_the_stranger_nothing(scene: AccessScene) -> None:
     assert [line.what for line in await scene.store.access.audit(limit=9)] == ["pair no"]
     await scene.knock("66")
     assert not scene.pairing.pending_requests()
-    late = await scene.pairing.by_ref(waiting.ref, scene.by("t2"), is_yes=True)
-    assert isinstance(late, PairingNotFound)
+    assert await decide(scene.pairing, waiting.ref, scene.by("t2")) == 0
 
 
 async def test_two_people_never_have_one_code(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +148,7 @@ async def test_who_was_shut_out_elsewhere_waits_no_more(scene: AccessScene, cloc
     code = await scene.code_of("66")
     service = PairingService(NoteStore(scene.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
     assert not service.pending_requests()
-    assert isinstance(await service.by_code(code, scene.by("t1")), PairingNotFound)
+    assert await decide(service, code, scene.by("t1")) == 0
     assert len(await scene.said_to("66")) == 1
 
 
@@ -161,7 +166,7 @@ async def test_killed_after_any_write(tmp_path: Path, clock: VirtualClock, monke
         scene = AccessScene(store, clock.now)
         await scene.knock("66")
         for waiting in scene.pairing.pending_requests():
-            await scene.pairing.by_ref(waiting.ref, scene.by("t1"), is_yes=True)
+            await decide(scene.pairing, waiting.ref, scene.by("t1"), is_yes=True)
 
     store = await open_inline_store(tmp_path / "journal.db", clock=clock.now)
     with monkeypatch.context() as patched:
