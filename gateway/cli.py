@@ -191,7 +191,7 @@ def check_store(
     yes: Sure = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read the whole store and say what is damaged, and how to mend it. Exit code 2 if something is left."""
+    """Read the whole store and list damaged rows and files, with the remedy. Exit code 2 if one is left."""
     from gateway.commands.store_migration import check_store as check
 
     raise typer.Exit(check(removes=remove, is_sure=yes, as_json=as_json))

@@ -86,7 +86,7 @@ async def people(context: CommandContext) -> CommandReply:
 
 
 def subject_of(context: CommandContext, text: str) -> str:
-    """Return whom a command is about: *text* of its arguments, or the sender of the message that it replies to."""
+    """Return the subject of a command: *text* of its arguments, or the sender of the message that it replies to."""
     message = context.message
     if text.casefold() == _HERE:  # in a direct chat that would be the owner
         return f"chat:{context.key.parent.chat}" if context.turn.is_shared else ""

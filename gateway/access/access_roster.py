@@ -175,7 +175,7 @@ class AccessRoster:
 
 
 def entry_change(
-    standing: AccessStatus,
+    status: AccessStatus,
     name: str,
     line: AuditEntry,
     *,
@@ -183,12 +183,12 @@ def entry_change(
     notes: Mapping[str, str] | None = None,
     notices: tuple[OutboundMessage, ...] = (),
 ) -> AccessChange:
-    """Return the change that gives the account or chat of *line* its *standing*, with its audit entry.
+    """Return the change that gives the account or chat of *line* a *status*, with its audit entry.
 
-    Every admission, block and ownership is this change, whoever decides it, and by whatever way.
+    Each admission, block and ownership is this change: by command, button, code or claim.
     """
     channel, _, who = line.whom.partition(":")
-    entry = AccessEntry(channel=channel, who=who, standing=standing, by=line.by, at=line.at, name=name)
+    entry = AccessEntry(channel=channel, who=who, standing=status, by=line.by, at=line.at, name=name)
     return AccessChange(line=line, put=(entry,), spends=spends, notes=notes, notices=notices)
 
 

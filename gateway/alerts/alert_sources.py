@@ -137,7 +137,7 @@ class ModelSource:
             self.check_now.set()
 
     def __call__(self, causes: Mapping[str, Alert]) -> Iterator[Observation]:
-        """Yield the observation of calls that nobody answers, and one for each model and cause."""
+        """Yield the observation of calls that no model answers, and one for each model and cause."""
         if self._failing is None:
             # Without a successful call it is not known that the model answers again.
             yield Observation(cause="model", stage=0 if self._has_answered else None)

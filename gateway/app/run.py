@@ -171,7 +171,7 @@ async def _running(
 async def _end_when_replaced(store: SqlStore) -> None:
     """Raise WorkerReplaced when other gateways have taken over the work of this one: its memory must end with it.
 
-    It is no UserError: a service manager starts the gateway again.
+    No UserError is raised: a service manager starts the gateway again.
     """
     await store.wait_replaced()
     raise WorkerReplaced(
@@ -181,7 +181,7 @@ async def _end_when_replaced(store: SqlStore) -> None:
 
 @functools.cache
 def find_confinement() -> str:
-    """Return what holds in the children of this process (`probe_confinement`); a child is run for it once."""
+    """Return the confinement of child processes (`probe_confinement`); a child is run for it once."""
     return probe_confinement()
 
 

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContext:
-    """What checks look at: the settings, the environment that they are from, the store and the running gateway."""
+    """The subjects of checks: the settings, the environment that they are from, the store and the running gateway."""
 
     report: SettingsReport
     environment: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""Operations of the gateway by subject: what operators, owners and admins do, each written once.
+"""Operations of operators, owners and admins by subject, each written once.
 
 `gateway.control.registry` declares them. The command line is built from the declarations, so the modules here import
 heavy modules only inside of an operation.
