@@ -33,8 +33,10 @@ async def pair(context: CommandContext) -> CommandReply:
 def _decided_line(context: CommandContext, line: Mapping[str, Any]) -> str:
     channel, _, who = line["who"].partition(":")
     ends = ("place_open", "place_shut") if who.startswith(("chat:", "guild:")) else ("let_in", "kept_out")
-    key = f"unknown_senders.decided_{ends[0] if line['yes'] else ends[1]}"
-    return context.translate(key, who=_label(context, who, line["name"]), channel=channel, entry=line["who"])
+    name = ends[0] if line["yes"] else ends[1]
+    return context.translate(
+        f"unknown_senders.decided_{name}", who=_label(context, who, line["name"]), channel=channel, entry=line["who"]
+    )
 
 
 def _label(context: CommandContext, who: str, name: str) -> str:

@@ -126,8 +126,9 @@ async def quota(context: CommandContext) -> CommandReply:
         return _refusal(context, error)
     lines = []
     if caps:
-        ruling = "same" if line["ruling"] == DecisionOutcome.SAME else "set" if line["quota"] else "removed"
-        lines = [context.translate(f"quota.{ruling}", whom=format_id(line["whom"]))]
+        key = "quota.set" if line["quota"] else "quota.removed"
+        key = "quota.same" if line["ruling"] == DecisionOutcome.SAME else key
+        lines = [context.translate(key, whom=format_id(line["whom"]))]
     lines.append(_describe(context, line))
     return CommandReply(text="\n".join(lines), is_private=True, whom=line["whom"])
 
