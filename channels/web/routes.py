@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -54,29 +55,7 @@ _Handler: TypeAlias = Callable[[WebChannel, WebVisitor, Request], Awaitable[Resp
 
 LONGEST_BODY = 4_096  # bytes of a login
 _DRAIN_SECONDS = 10.0  # for the rest of a body that is not taken
-_TYPES = {
-    "app.js": "text/javascript",
-    "attachments.js": "text/javascript",
-    "chat.js": "text/javascript",
-    "connect.js": "text/javascript",
-    "conversations.js": "text/javascript",
-    "help.js": "text/javascript",
-    "markdown.js": "text/javascript",
-    "panels.js": "text/javascript",
-    "pending.js": "text/javascript",
-    "vendor/highlight.js": "text/javascript",
-    "vendor/katex.js": "text/javascript",
-    "vendor/markdown-it.js": "text/javascript",
-    "vendor/purify.js": "text/javascript",
-    "pictures.js": "text/javascript",
-    "recorder.js": "text/javascript",
-    "settings.js": "text/javascript",
-    "sources.js": "text/javascript",
-    "versions.js": "text/javascript",
-    "wire.js": "text/javascript",
-    "style.css": "text/css",
-    "icon.svg": "image/svg+xml",
-}
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 # Nothing from elsewhere, nothing inline, and no text becomes markup but through DOMPurify. An image may also be one
 # that this tab itself has just sent (blob:).
 _POLICY = (
@@ -312,8 +291,9 @@ async def _socket(channel: WebChannel, socket: WebSocket) -> None:
 @cache
 def assets() -> dict[str, PageAsset]:
     """Return the page's files by name; nothing else can be asked for."""
-    folder = files("channels.web") / "page"
-    return {name: PageAsset((folder / name).read_bytes(), media_type) for name, media_type in _TYPES.items()}
+    folder = Path(str(files("channels.web") / "page"))
+    found = [each for each in folder.rglob("*") if each.suffix in _TYPES]
+    return {each.relative_to(folder).as_posix(): PageAsset(each.read_bytes(), _TYPES[each.suffix]) for each in found}
 
 
 @cache
