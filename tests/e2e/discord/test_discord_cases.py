@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -76,42 +77,6 @@ def keep_pictures(discord: DiscordServer, case: dict[str, Any]) -> dict[str, Any
     return case
 
 
-async def test_a_picture_that_is_answered_reaches_the_model(discord: DiscordServer) -> None:
-    """With the name of who sent it."""
-    case = keep_pictures(discord, load_case("22_discord_reply_to_picture"))
-    async with run_case(discord, case) as model:
-        (prompt,) = model.prompts
-    assert "[the message that is answered here, by Ben]\n> (image)" in prompt
-    assert PICTURE in prompt
-
-
-async def test_a_forwarded_picture_reaches_the_model(discord: DiscordServer) -> None:
-    """It is said to be a forward."""
-    case = keep_pictures(discord, load_case("20_discord_forward_of_a_picture"))
-    async with run_case(discord, case) as model:
-        (prompt,) = model.prompts
-    assert ", Ann, forwarded]" in prompt
-    assert PICTURE in prompt
-
-
-async def test_forwarded_text_and_picture_reach_the_model(discord: DiscordServer) -> None:
-    """The words are the message, not something that it answers."""
-    case = keep_pictures(discord, load_case("20b_discord_forward_of_text_and_picture"))
-    async with run_case(discord, case) as model:
-        (prompt,) = model.prompts
-    assert ", Ann, forwarded] the forwarded words" in prompt
-    assert "answered here" not in prompt
-    assert PICTURE in prompt
-
-
-async def test_a_sticker_and_a_poll_are_named(discord: DiscordServer) -> None:
-    """Each is a message like any other."""
-    both = [*load_case("21_discord_sticker_only")["messages"], *load_case("21b_discord_poll")["messages"]]
-    async with run_case(discord, {"messages": both}, answers=2) as model:
-        assert any(each.endswith("] (sticker: Wave)") for each in model.prompts)
-        assert any(each.endswith("] (a poll: Where to eat? Pizza / Thai)") for each in model.prompts)
-
-
 SNAPSHOTS: dict[str, tuple[dict[str, Any], str]] = {
     "embed": (
         {"embeds": [{"title": "Build 7", "description": "red", "fields": [{"name": "CPU", "value": "99"}]}]},
@@ -126,34 +91,67 @@ SNAPSHOTS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-async def test_a_forward_that_is_answered_reaches_the_model(discord: DiscordServer) -> None:
-    """Its words and its picture, as another's."""
-    forward = keep_pictures(discord, load_case("20b_discord_forward_of_text_and_picture"))["messages"][0]
-    question = {"where": GENERAL, "user": ANN, "content": f"{CALL} what is this?", "reply": "it"}
-    case = {"messages": [{**forward, "where": GENERAL, "as": "it"}, question]}
-    async with run_case(discord, case) as model:
-        (prompt,) = model.prompts
-    assert "[the message that is answered here, by Ann]\n> the forwarded words (image)" in prompt
-    assert PICTURE in prompt
-
-
+HERE = "[the message that is answered here, by"
 CI = {"author": {"id": "3001", "username": "CI", "bot": True}}
 ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
-    "embed": ({**CI, "embeds": [{"title": "Build 7", "description": "red"}]}, "by CI]\n> Build 7\n>   red\n"),
-    "picture of an embed": ({**CI, "embeds": [{"image": {"url": "https://x.example/i.png"}}]}, "by CI]\n> (image)\n"),
-    "unknown kind": ({"hologram": {"size": 3}}, "> (content of a kind that cannot be read)\n"),
+    "embed": ({**CI, "embeds": [{"title": "Build 7", "description": "red"}]}, f"{HERE} CI]\n> Build 7\n>   red\n"),
+    "picture of an embed": (
+        {**CI, "embeds": [{"image": {"url": "https://x.example/i.png"}}]},
+        f"{HERE} CI]\n> (image)\n",
+    ),
+    "unknown kind": ({"hologram": {"size": 3}}, f"{HERE} Ben]\n> (content of a kind that cannot be read)\n"),
 }
 
 
-@pytest.mark.parametrize("name", ANSWERED)
-async def test_a_message_without_text_that_is_answered_is_told(discord: DiscordServer, name: str) -> None:
-    """Another bot's card, and what no version of ours knows."""
-    content, expected = ANSWERED[name]
-    answered = {"where": GENERAL, "user": BEN, "content": "", "as": "it", **content}
-    question = {"where": GENERAL, "user": ANN, "content": f"{CALL} what is this?", "reply": "it"}
-    async with run_case(discord, {"messages": [answered, question]}) as model:
+QUESTION = {"where": GENERAL, "user": ANN, "content": f"{CALL} what is this?", "reply": "it"}
+NAMED = f"{CALL} move it from <#{GENERAL}> to <#77> for <@&{TEAM_ROLE}>"
+
+
+def answer_to(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the case of Ann's answer to a message."""
+    return {"messages": [{"where": GENERAL, "user": BEN, "content": "", **content, "as": "it"}, QUESTION]}
+
+
+def forward_of(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the case of a forward."""
+    case = load_case("20_discord_forward_of_a_picture")
+    case["messages"][0]["message_snapshots"] = [{"message": {"content": "", **content}}]
+    return case
+
+
+FORWARD = {**load_case("20b_discord_forward_of_text_and_picture")["messages"][0], "where": GENERAL}
+READ: dict[str, tuple[Any, ...]] = {
+    "a picture that is answered": (load_case("22_discord_reply_to_picture"), f"{HERE} Ben]\n> (image)", PICTURE),
+    "a forwarded picture": (load_case("20_discord_forward_of_a_picture"), ", Ann, forwarded]", PICTURE),
+    "forwarded words and a picture": (
+        load_case("20b_discord_forward_of_text_and_picture"),
+        ", Ann, forwarded] the forwarded words",
+        PICTURE,
+    ),
+    "a forward that is answered": (answer_to(FORWARD), f"{HERE} Ann]\n> the forwarded words (image)", PICTURE),
+    "a sticker": (load_case("21_discord_sticker_only"), "] (sticker: Wave)"),
+    "a poll": (load_case("21b_discord_poll"), "] (a poll: Where to eat? Pizza / Thai)"),
+    "channels and roles": (
+        {"messages": [{"where": GENERAL, "user": ANN, "content": NAMED}]},
+        f"move it from #general to #77 for @role_{TEAM_ROLE}",
+    ),
+    **{f"{name}, answered": (answer_to(content), said) for name, (content, said) in ANSWERED.items()},
+    **{
+        f"a forward of: {name}": (forward_of(content), f", Ann, forwarded] {said}")
+        for name, (content, said) in SNAPSHOTS.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", READ)
+async def test_what_is_sent_or_answered_reaches_the_model(discord: DiscordServer, name: str) -> None:
+    """Files as files, other content in words, ids as names, and whose they are; only an answer quotes."""
+    case, *expected = READ[name]
+    async with run_case(discord, keep_pictures(discord, deepcopy(case))) as model:
         (prompt,) = model.prompts
-    assert expected in prompt
+    for each in expected:
+        assert each in prompt
+    assert (HERE in prompt) is (HERE in "".join(expected))
 
 
 async def test_a_thread_below_another_bots_card_is_shown_it(discord: DiscordServer) -> None:
@@ -185,28 +183,9 @@ async def test_an_answer_that_starts_a_thread_is_shown_in_it(discord: DiscordSer
     assert "quoted_origin" not in transcripts(tmp_path)
 
 
-@pytest.mark.parametrize("name", SNAPSHOTS)
-async def test_every_content_of_a_forward_is_read(discord: DiscordServer, name: str) -> None:
-    """Embeds, stickers, polls and components, as another's."""
-    content, expected = SNAPSHOTS[name]
-    case = load_case("20_discord_forward_of_a_picture")
-    case["messages"][0]["message_snapshots"] = [{"message": {"content": "", **content}}]
-    async with run_case(discord, case) as model:
-        (prompt,) = model.prompts
-    assert f", Ann, forwarded] {expected}" in prompt
-
-
 async def test_nothing_to_read_gets_a_line_and_no_turn(discord: DiscordServer) -> None:
     """A message of a kind that we do not know."""
     case = {"messages": [{"where": "dm", "user": ANN, "content": ""}] * 2}
     async with run_case(discord, case) as model:
         assert posts(discord) == [translate("files.unreadable")]
     assert model.prompts == []
-
-
-async def test_channels_and_roles_in_a_text_have_names(discord: DiscordServer) -> None:
-    """Ids become names; an unknown channel keeps its id."""
-    text = f"{CALL} move it from <#{GENERAL}> to <#77> for <@&{TEAM_ROLE}>"
-    async with run_case(discord, {"messages": [{"where": GENERAL, "user": ANN, "content": text}]}) as model:
-        (prompt,) = model.prompts
-    assert prompt.endswith(f"move it from #general to #77 for @role_{TEAM_ROLE}")

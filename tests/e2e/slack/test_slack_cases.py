@@ -77,33 +77,6 @@ async def test_a_channel_that_takes_no_message_costs_a_line_to_the_asker(error: 
 # -- what the model gets -------------------------------------------------------------------------
 
 
-async def test_a_message_that_is_forwarded_alone_reaches_the_model() -> None:
-    """Its words and its file, and whose they are."""
-    async with run_case(load_case("10_slack_forward_without_comment")) as (server, model, _):
-        assert server.shown(DM) == ["Answer 1."]
-    (prompt,) = model.prompts
-    assert ", Ann, forwarded from Bob] the deploy fails with error 42" in prompt
-    assert "(document log.txt" in prompt
-
-
-async def test_a_message_that_is_forwarded_with_a_comment_reaches_the_model() -> None:
-    """The comment is the question; the shared words and the file stand before it."""
-    async with run_case(load_case("10b_slack_forward_with_comment")) as (_, model, _said):
-        pass
-    (prompt,) = model.prompts
-    assert "[the message that is shared here, by Bob]\n> the deploy fails with error 42" in prompt
-    assert "] what does this mean?" in prompt
-    assert "of the quoted message" in prompt
-
-
-async def test_a_pasted_table_is_the_senders_own_text() -> None:
-    """Row by row, below the question."""
-    async with run_case(load_case("11_slack_pasted_table")) as (_, model, _said):
-        pass
-    (prompt,) = model.prompts
-    assert "which is cheaper?\n  | Plan | Price |\n  | Pro | 20 |" in prompt
-
-
 def rich(*elements: dict[str, Any]) -> dict[str, Any]:
     """Return a block of rich text."""
     return {"type": "rich_text", "elements": [{"type": "rich_text_section", "elements": list(elements)}]}
@@ -147,17 +120,38 @@ SHARES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", SHARES)
-async def test_every_shape_of_a_shared_message_is_read(name: str) -> None:
-    """Blocks, fields, files that are names: all of it reaches the model as another's."""
-    content, expected = SHARES[name]
-    share = {"is_share": True, "author_id": "U0BOB", "author_name": "Bob", **content}
-    case = {"messages": [{"place": DM, "user": ANN, "text": "", "attachments": [share]}]}
+def share(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the case of a message of Bob's that Ann shares."""
+    shared = {"is_share": True, "author_id": "U0BOB", "author_name": "Bob", **content}
+    return {"messages": [{"place": DM, "user": ANN, "text": "", "attachments": [shared]}]}
+
+
+READ: dict[str, tuple[Any, ...]] = {
+    "a forward without a comment": (
+        load_case("10_slack_forward_without_comment"),
+        ", Ann, forwarded from Bob] the deploy fails with error 42",
+        "(document log.txt",
+    ),
+    "a forward with a comment": (
+        load_case("10b_slack_forward_with_comment"),
+        "[the message that is shared here, by Bob]\n> the deploy fails with error 42",
+        "] what does this mean?",
+        "of the quoted message",
+    ),
+    "a pasted table": (load_case("11_slack_pasted_table"), "which is cheaper?\n  | Plan | Price |\n  | Pro | 20 |"),
+    **{name: (share(content), "forwarded from Bob", said) for name, (content, said) in SHARES.items()},
+}
+
+
+@pytest.mark.parametrize("name", READ)
+async def test_what_is_sent_or_shared_reaches_the_model(name: str) -> None:
+    """A table row by row, and a shared message with its words, blocks and files, as another's."""
+    case, *expected = READ[name]
     async with run_case(case) as (_, model, _said):
         pass
     (prompt,) = model.prompts
-    assert "forwarded from Bob" in prompt
-    assert expected in prompt
+    for each in expected:
+        assert each in prompt
 
 
 async def test_a_preview_of_a_link_is_not_read_as_the_senders_words() -> None:

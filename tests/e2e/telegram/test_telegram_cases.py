@@ -100,31 +100,6 @@ async def test_an_asker_who_cannot_be_written_to_has_no_reaction_left(server: Te
 # -- what the model gets -------------------------------------------------------------------------
 
 
-async def test_a_picture_that_is_answered_in_a_group_reaches_the_model(server: TelegramServer) -> None:
-    """With the name of who sent it, and told apart from a picture of the question's own."""
-    async with run_case(server, load_case("01_telegram_reply_to_photo_in_group")) as model:
-        (prompt,) = model.prompts
-    assert "[the message that is answered here, by Ben]\n> (image)" in prompt
-    assert "of the quoted message" in prompt
-    assert PICTURE in prompt
-
-
-async def test_a_picture_that_is_answered_directly_reaches_the_model(server: TelegramServer) -> None:
-    """The model is told which message is answered, and sees it."""
-    async with run_case(server, load_case("01b_telegram_reply_to_photo_direct")) as model:
-        prompt = model.prompts[-1]
-    assert "[the message that is answered here, by Ann]\n> (image)" in prompt
-    assert prompt.count(PICTURE) == 1
-
-
-async def test_a_picture_of_another_chat_that_is_answered_reaches_the_model(server: TelegramServer) -> None:
-    """An external reply: the picture and whose it is."""
-    async with run_case(server, load_case("01d_telegram_external_reply_with_photo")) as model:
-        (prompt,) = model.prompts
-    assert "[the message that is answered here, by Zoe]" in prompt
-    assert PICTURE in prompt
-
-
 USER = {"id": 42, "is_bot": False, "first_name": "Ann"}
 ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
     "sticker": ({"sticker": {"file_id": "AgAC1", "emoji": "😺"}}, "(image sticker.webp"),
@@ -143,36 +118,6 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
     "caption": ({"photo": [{"file_id": "AgAC1", "width": 9, "height": 9}], "caption": "the cat"}, "> the cat (image)"),
     "unknown kind": ({"hologram": {"size": 3}}, "> (content of a kind that cannot be read)"),
 }
-
-
-@pytest.mark.parametrize("name", ANSWERED)
-async def test_every_kind_of_answered_message_is_told(server: TelegramServer, name: str) -> None:
-    """A file as a file, anything else in words."""
-    content, expected = ANSWERED[name]
-    content, picked = dict(content), dict[str, Any]()
-    if task := content.pop("task", None):
-        picked = {"reply_to_checklist_task_id": task}
-    answered = {"message_id": 1, "from": USER, "chat": {"id": 42, "type": "private"}, "date": 1, **content}
-    fields = {
-        "message_id": 2,
-        "from": USER,
-        "chat": {"id": 42, "type": "private", "first_name": "Ann"},
-        "text": "this?",
-        **picked,
-    }
-    async with run_case(server, {"updates": [{"message": fields | {"reply_to_message": answered}}]}) as model:
-        (prompt,) = model.prompts
-    assert expected in prompt
-    assert prompt.endswith("this?") or "of the quoted message" in prompt
-
-
-async def test_a_story_that_is_answered_is_no_text_of_the_sender(server: TelegramServer) -> None:
-    """It is quoted, and the sender's own text is as they typed it."""
-    content = {"text": "what is this?", "reply_to_story": {"chat": {"title": "News"}, "id": 3}}
-    async with run_case(server, _private(content)) as model:
-        (prompt,) = model.prompts
-    assert "> (a story of News)\n" in prompt
-    assert prompt.endswith("] what is this?")
 
 
 KINDS: dict[str, tuple[dict[str, Any], str]] = {
@@ -227,26 +172,11 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def _private(content: dict[str, Any]) -> dict[str, Any]:
-    chat = {"id": 42, "type": "private", "first_name": "Ann"}
-    return {"updates": [{"message": {"message_id": 1, "from": USER, "chat": chat, **content}}]}
-
-
-@pytest.mark.parametrize("name", KINDS)
-async def test_every_kind_of_message_is_named(server: TelegramServer, name: str) -> None:
-    """What cannot be read in words is at least named, and answered."""
-    content, expected = KINDS[name]
-    async with run_case(server, _private(content)) as model:
-        (prompt,) = model.prompts
-        assert server.shown(42) == ["Answer 1."]
-    assert expected in prompt
-
-
 async def test_an_unknown_kind_gets_a_line_now_and_then_and_no_turn(server: TelegramServer) -> None:
     """Something of a later Bot API, twice: one line; service messages: none."""
-    case = _private({"hologram": {"size": 3}})
-    case["updates"] += _private({"hologram": {"size": 4}, "message_id": 2})["updates"]
-    case["updates"] += _private({"pinned_message": {"message_id": 1}, "message_id": 3})["updates"]
+    case = private({"hologram": {"size": 3}})
+    case["updates"] += private({"hologram": {"size": 4}, "message_id": 2})["updates"]
+    case["updates"] += private({"pinned_message": {"message_id": 1}, "message_id": 3})["updates"]
     async with run_case(server, case) as model:
         await server.until(lambda: bool(server.posts))
         assert server.shown(42) == [translate("files.unreadable")]
@@ -271,13 +201,56 @@ FORWARDS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FORWARDS)
-async def test_a_forward_says_whose_words_it_has(server: TelegramServer, name: str) -> None:
-    """The head of the message names the author; a command in it is not ours to run."""
-    content, expected = FORWARDS[name]
-    async with run_case(server, _private(content)) as model:
-        (prompt,) = model.prompts
-    assert expected in prompt
+CHAT = {"id": 42, "type": "private", "first_name": "Ann"}
+
+
+def private(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the case of a message of Ann's to the bot."""
+    return {"updates": [{"message": {"message_id": 1, "from": USER, "chat": CHAT, **content}}]}
+
+
+def answer_to(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the case of Ann's answer to a message of *content*, or to one task of it."""
+    picked = {"reply_to_checklist_task_id": content["task"]} if "task" in content else {}
+    answered = {"message_id": 1, "from": USER, "chat": CHAT, "date": 1, **content}
+    return private({"message_id": 2, "text": "this?", **picked, "reply_to_message": answered})
+
+
+STORY = {"text": "what is this?", "reply_to_story": {"chat": {"title": "News"}, "id": 3}}
+READ: dict[str, tuple[Any, ...]] = {
+    "a picture that is answered in a group": (
+        load_case("01_telegram_reply_to_photo_in_group"),
+        "[the message that is answered here, by Ben]\n> (image)",
+        "of the quoted message",
+        PICTURE,
+    ),
+    "a picture that is answered directly": (
+        load_case("01b_telegram_reply_to_photo_direct"),
+        "[the message that is answered here, by Ann]\n> (image)",
+        PICTURE,
+    ),
+    "a picture of another chat": (
+        load_case("01d_telegram_external_reply_with_photo"),
+        "[the message that is answered here, by Zoe]",
+        PICTURE,
+    ),
+    "a story that is answered": (private(STORY), "> (a story of News)\n", "] what is this?"),
+    **{f"{name}, answered": (answer_to(content), said, "] this?") for name, (content, said) in ANSWERED.items()},
+    **{name: (private(content), said) for name, (content, said) in KINDS.items()},
+    **{f"a forward: {name}": (private(content), said) for name, (content, said) in FORWARDS.items()},
+}
+
+
+@pytest.mark.parametrize("name", READ)
+async def test_what_is_sent_or_answered_reaches_the_model(server: TelegramServer, name: str) -> None:
+    """A file as a file, anything else in words, and whose they are; each is answered."""
+    case, *expected = READ[name]
+    async with run_case(server, case) as model:
+        prompt = model.prompts[-1]
+        assert server.posts
+    for each in expected:
+        assert each in prompt
+    assert prompt.count(PICTURE) <= 1
 
 
 async def test_another_bots_command_is_passed_over_in_an_open_group(server: TelegramServer) -> None:
