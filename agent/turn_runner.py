@@ -36,7 +36,7 @@ from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
 from gateway.ports import EXPIRES, STOP_WANTED, InboxRow, Job, MessageOutcome, is_set_by_person
 from gateway.ports.caps import CapNotice, ExceededCap
-from gateway.text.answer_sources import format_sources
+from gateway.text.message_text import format_sources
 
 
 class TurnRunner:

@@ -30,7 +30,7 @@ from gateway.events import (
 from gateway.i18n import FALLBACK, translate
 from gateway.ports import ChatActivity, DisplayedMessage, IntakeResult
 from gateway.text import button_rows, find_command, render_plain, sanitize, split_bounded
-from gateway.text.answer_sources import is_source_address
+from gateway.text.message_text import is_source_address
 
 Frame: TypeAlias = Mapping[str, Any]
 Address: TypeAlias = Callable[[Attachment], Frame]  # where a window finds a file, in its own words

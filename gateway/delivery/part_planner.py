@@ -36,7 +36,7 @@ from gateway.text import (
     split,
     width,
 )
-from gateway.text.answer_sources import format_sources
+from gateway.text.message_text import format_sources
 from gateway.text.redaction import SecretRedactor
 from gateway.text.text_units import safe_display_name
 

@@ -5,10 +5,6 @@ and `split_bounded` cut plain text, `parse` returns the tree from which a codec 
 `write_list` walk it), and `render_plain` writes plain text. `weight` is the cost of parsing a text.
 """
 
-from gateway.text.command_text import append_commands as append_commands
-from gateway.text.command_text import as_one_word as as_one_word
-from gateway.text.command_text import button_rows as button_rows
-from gateway.text.command_text import find_command as find_command
 from gateway.text.linked_addresses import Links as Links
 from gateway.text.linked_addresses import break_addresses as break_addresses
 from gateway.text.linked_addresses import comparable_address as comparable_address
@@ -23,6 +19,10 @@ from gateway.text.markdown_tree import render_plain as render_plain
 from gateway.text.markdown_tree import weight as weight
 from gateway.text.markdown_tree import write_blocks as write_blocks
 from gateway.text.markdown_tree import write_list as write_list
+from gateway.text.message_text import append_commands as append_commands
+from gateway.text.message_text import as_one_word as as_one_word
+from gateway.text.message_text import button_rows as button_rows
+from gateway.text.message_text import find_command as find_command
 from gateway.text.splitter import PartSplitter as PartSplitter
 from gateway.text.splitter import PartWriter as PartWriter
 from gateway.text.splitter import WrittenPart as WrittenPart

@@ -6,7 +6,7 @@ import pytest
 
 from agent.tools.sources import collect_sources, encode_sources
 from gateway.events import AnswerSource
-from gateway.text.answer_sources import format_sources
+from gateway.text.message_text import format_sources
 
 
 def below(*sources: AnswerSource, text: str = "an answer") -> str:
