@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 from agent.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.account_links.link_offers import AccountLinkService
-from agent.memory.consolidation.consolidation_jobs import archive_now
-from agent.memory.dream.dream_service import DreamService
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
@@ -20,6 +18,8 @@ from agent.memory.messages.message_range import DEFAULT_MEMORY_WINDOW
 from agent.memory.privacy.data_inventory import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
+from agent.memory.update.conversation_updates import archive_now
+from agent.memory.update.dream_service import DreamService
 from agent.memory.versioning.memory_service import MemoryService
 from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.memory.documents.document_changes import DREAM_CAUSE
-from agent.memory.dream.dream_applier import DreamRequester
-from agent.memory.dream.dream_service import RestoreConflict
-from agent.memory.dream.dream_state import DREAM
+from agent.memory.update.dream_applier import DreamRequester
+from agent.memory.update.dream_service import RestoreConflict
+from agent.memory.update.dream_state import DREAM
 from gateway.events import InboundKind, Role
 from gateway.i18n.formats import format_moment
 from gateway.ports import DocumentChange, Job

@@ -15,9 +15,9 @@ from agent.memory.documents.document_changes import (
     TRACKED,
     UNARCHIVED,
 )
-from agent.memory.dream.dream_service import FORGET, RESTORE
-from agent.memory.dream.dream_state import DREAM
 from agent.memory.jobs.chat_edits import EDIT_CAUSE
+from agent.memory.update.dream_service import FORGET, RESTORE
+from agent.memory.update.dream_state import DREAM
 from agent.memory.versioning.memory_service import UNDO, LineOrigin
 from agent.one_line import one_line
 from gateway.i18n import translate

@@ -7,26 +7,22 @@ line, at most `LONGEST_TITLE` characters, shown as plain text.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.llm.chat_model import ChatModel
 from agent.memory.conversations import StoredConversations, title_job_id, title_of
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import conversation
-from agent.memory.messages.message_reader import MessageReader
-from agent.memory.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider, outage_delay
+from agent.memory.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider
+from agent.memory.update.memory_updates import UpdateAnswer, UpdateContext
 from gateway.events import SessionKey
-from gateway.ports import DocumentStore, Job
+from gateway.ports import Job
 
 if TYPE_CHECKING:
-    from gateway.store.jobs import SqlJobs
     from gateway.store.records import SqlTurnRecords
-
 
 log = structlog.get_logger(__name__)
 
@@ -45,19 +41,15 @@ _MARKS = re.compile(r"^[\s#>*_`\"'“”„«»-]+|[\s*_`\"'“”«».]+$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationTitleJobs:
-    """Handlers of the jobs that `StoredConversations.note_message` queues."""
+class TitlePrompt:
+    """Asks for the titles of conversations whose jobs `StoredConversations.note_message` queues."""
 
+    context: UpdateContext
     conversations: StoredConversations
     records: SqlTurnRecords
-    reader: MessageReader
-    documents: DocumentStore
-    jobs: SqlJobs
-    model: ChatModel
-    now: Callable[[], datetime]
 
-    async def write_title(self, job: Job) -> RetryJobLater | None:
-        """Ask the model for the title of the job's conversation, unless a person has named or deleted it."""
+    async def ask(self, job: Job) -> UpdateAnswer | UnusableAnswer | RetryJobLater | None:
+        """Ask for the title of the job's conversation, unless a person has named or deleted it."""
         key = SessionKey.parse(str(job.payload["key"]))
         draft = self.conversations.draft_title(key)
         if not draft:
@@ -65,28 +57,33 @@ class ConversationTitleJobs:
         row = next((row for row in await self.records.sessions() if row.key == key), None)
         if row is not None and row.scope != job.scope:
             # The scope is known from the first turn on. Its jobs are erased and moved with it.
-            await self.jobs.put(replace(job, id=title_job_id(key, row.scope), scope=row.scope, due_at=self.now()))
+            moved = replace(job, id=title_job_id(key, row.scope), scope=row.scope, due_at=self.context.now())
+            await self.context.jobs.put(moved)
             return None
-        epoch = await self.documents.epoch(job.scope)
-        messages = [] if row is None else await self.reader.messages(job.scope, key, row.transcript, 0, _MESSAGES)
+        reader = self.context.reader
+        messages = [] if row is None else await reader.messages(job.scope, key, row.transcript, 0, _MESSAGES)
         if not any(each.get("role") == "assistant" and each.get("content") for each in messages):
             return RetryJobLater(_NOT_YET, "there is no answer yet") if job.attempts < _TRIES else None
-        answer = await self._ask(job, "\n".join(conversation(messages))[:_LONGEST_TEXT])
-        if isinstance(answer, UnusableAnswer):
-            return RetryJobLater(outage_delay(job.attempts + 1), answer.reason) if answer.is_outage else None
-        if await self.documents.epoch(job.scope) != epoch:
-            return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
-        if answer:
-            await self.conversations.replace_draft(key, draft, answer)
-        return None
+        title = await self._ask(job, "\n".join(conversation(messages))[:_LONGEST_TEXT])
+        if isinstance(title, UnusableAnswer):
+            return title if title.is_outage else None
+        return {**job.payload, "draft": draft, "title": title} if title else None
+
+    async def apply(self, job: Job) -> None:
+        """Replace the draft of a title, if it is still one."""
+        key = SessionKey.parse(str(job.payload["key"]))
+        await self.conversations.replace_draft(key, str(job.payload["draft"]), str(job.payload["title"]))
+
+    async def go_on(self, job: Job, *, is_applied: bool) -> None:
+        """Do nothing: nothing waits for a title."""
 
     async def _ask(self, job: Job, text: str) -> str | UnusableAnswer:
         """Return the title; "" for an answer that has none."""
         provider = ModelProvider(
-            model=self.model, purpose="title", turn=job.id, key=str(SessionKey.parse(str(job.payload["key"])))
+            model=self.context.model, purpose="title", turn=job.id, key=str(SessionKey.parse(str(job.payload["key"])))
         )
         request = {"messages": build_prompt(_SYSTEM, text), "max_tokens": _MOST_TOKENS}
-        response = await call_provider(provider, self.model.name, [request], deadline=_DEADLINE)
+        response = await call_provider(provider, self.context.model.name, [request], deadline=_DEADLINE)
         if isinstance(response, UnusableAnswer):
             return response
         return "" if response.is_cut else read_title(response.content)

@@ -20,13 +20,6 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from agent.memory.consolidation.consolidator import (
-    DEADLINE,
-    FAILURE_LINE,
-    FAILURES_BEFORE_RAW,
-    Consolidator,
-    StoredAnswer,
-)
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.document_editor import save_conflicts
 from agent.memory.editing.edit_simulation import BUDGET
@@ -48,6 +41,13 @@ from agent.memory.session_manager import Session
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time, utc_now
 from agent.memory.storage.unowned_folder import hold_unowned, is_mirrored, require_unowned
+from agent.memory.update.consolidator import (
+    DEADLINE,
+    FAILURE_LINE,
+    FAILURES_BEFORE_RAW,
+    Consolidator,
+    StoredAnswer,
+)
 from gateway.ports import HISTORY_MD, HistoryEntry, ScopeDocument
 
 log = structlog.get_logger(__name__)

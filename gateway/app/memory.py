@@ -13,16 +13,9 @@ from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.account_links.account_linker import LINK, UNLINK, AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
-from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
-from agent.memory.consolidation.consolidator import Consolidator
-from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
-from agent.memory.conversation_titles import ConversationTitleJobs
+from agent.memory.conversation_titles import TitlePrompt
 from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, StoredConversations
 from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier
-from agent.memory.dream.dream_service import DreamService
-from agent.memory.dream.dream_state import DREAM
-from agent.memory.dream.dreamer import Dreamer, DreamSchedule
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.commit_filter import CommitFilter
@@ -38,17 +31,13 @@ from agent.memory.jobs.job_runner import Handler, JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
 from agent.memory.privacy.data_inventory import PrivacyFacts, PrivacyService
 from agent.memory.privacy.export_jobs import EXPORT, UNEXPORT, ExportJobs
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import (
-    APPLY,
-    APPLY_RAW,
     CONSOLIDATE,
     EDIT,
     FLUSH,
-    FLUSHED,
     NOTE,
     SUMMARISE,
     SUMMARISE_RAW,
@@ -56,6 +45,14 @@ from agent.memory.prompt.due_jobs import (
 from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.stored_sessions import StoredSessions
+from agent.memory.update.consolidator import Consolidator
+from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
+from agent.memory.update.dream_applier import DreamApplier, DreamNotifier
+from agent.memory.update.dream_service import DreamService
+from agent.memory.update.dream_state import DREAM
+from agent.memory.update.dreamer import Dreamer, DreamSchedule
+from agent.memory.update.memory_updates import MemoryUpdates, UpdateContext, UpdatePrompt
+from agent.memory.update.note_updates import FlushPrompt, SessionNotePrompt
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import DELETED, UNLEARN, MessageDeletionJobs
@@ -280,74 +277,71 @@ def build_dreamer(app: Runtime) -> Dreamer:
     )
 
 
-def build_raw_archives(app: Runtime) -> RawArchiveJobs:
-    """Build the jobs that summarise raw archives."""
-    zone, now, memory, model = app.locales.zone, app.now, app.memory, app.models.memory
-    return RawArchiveJobs(
-        history=app.store.history,
-        consolidator=Consolidator(
-            home=_home_of_copies(app),
-            documents=memory.documents,
-            history=app.store.history,
-            staging=memory.staging,
-            zone=zone,
-            now=now,
-            budget=app.settings.memory.max_chars,
-            archive=memory.archive,
-        ),
-        jobs=app.store.jobs,
+def build_raw_archives(app: Runtime) -> RawArchivePrompt:
+    """Build the prompt that summarises raw archives."""
+    memory, store = app.memory, app.store
+    context = UpdateContext(
+        jobs=store.jobs,
+        reader=MessageReader(store.transcripts),
+        documents=memory.documents,
+        history=store.history,
         writing=memory.jobs.writing,
-        model=model,
-        zone=zone,
-        now=now,
-        is_scheduled=memory.consolidates,
-        token_limit=model.prompt_limit,
+        model=app.models.memory,
+        zone=app.locales.zone,
+        now=app.now,
+        token_limit=app.models.memory.prompt_limit,
     )
+    consolidator = Consolidator(
+        home=_home_of_copies(app),
+        documents=memory.documents,
+        history=store.history,
+        staging=memory.staging,
+        zone=app.locales.zone,
+        now=app.now,
+        budget=app.settings.memory.max_chars,
+        archive=memory.archive,
+    )
+    return RawArchivePrompt(
+        context=context, consolidator=consolidator, dreamer=app.dreamer, is_scheduled=memory.consolidates
+    )
+
+
+def _build_updates(app: Runtime) -> MemoryUpdates:
+    """Build the jobs that ask a model and bring its answers into memory."""
+    home, store, memory, raw_archives = app.home.path, app.store, app.memory, app.raw_archives
+    context, session_memory = raw_archives.context, app.settings.tools.session_memory
+    conversations = ConversationPrompt(
+        context=context,
+        consolidator=raw_archives.consolidator,
+        records=store.records,
+        session=store.journal.session,
+        dreamer=app.dreamer,
+        notes=session_memory.enabled,
+        flushes=memory.can_summarise,
+    )
+    notes = SessionNotePrompt(
+        context=context,
+        home=home,
+        max_messages=session_memory.max_messages,
+        min_user_messages=session_memory.min_user_messages,
+    )
+    prompts: dict[str, UpdatePrompt] = {
+        CONSOLIDATE: conversations,
+        SUMMARISE: conversations,
+        SUMMARISE_RAW: raw_archives,
+        FLUSH: FlushPrompt(context=context, home=home),
+        NOTE: notes,
+        TITLE_CONVERSATION: TitlePrompt(
+            context=context, conversations=memory.stored_conversations, records=store.records
+        ),
+    }
+    return MemoryUpdates(context, prompts)
 
 
 def build_job_runner(app: Runtime) -> JobRunner:
     """Build the runner of the jobs that no reply waits for."""
-    home, store, zone, now = app.home.path, app.store, app.locales.zone, app.now
-    memory, model, dreamer, raw_archives = app.memory, app.models.memory, app.dreamer, app.raw_archives
+    store, now, memory, dreamer, updates = app.store, app.now, app.memory, app.dreamer, _build_updates(app)
     exports = app.privacy.exports
-    session_memory = app.settings.tools.session_memory
-    reader = MessageReader(store.transcripts)
-    consolidation = ConsolidationJobs(
-        consolidator=raw_archives.consolidator,
-        jobs=store.jobs,
-        reader=reader,
-        records=store.records,
-        session=store.journal.session,
-        writing=memory.jobs.writing,
-        model=model,
-        zone=zone,
-        now=now,
-        notes=session_memory.enabled,
-        flushes=memory.can_summarise,
-        token_limit=model.prompt_limit,
-    )
-    flushes = FlushJobs(
-        home=home,
-        jobs=store.jobs,
-        reader=reader,
-        documents=memory.documents,
-        writing=memory.jobs.writing,
-        model=model,
-        zone=zone,
-        now=now,
-        token_limit=model.prompt_limit,
-        history=store.history,
-    )
-    notes = SessionNoteJobs(
-        home=home,
-        history=store.history,
-        reader=reader,
-        model=model,
-        zone=zone,
-        now=now,
-        max_messages=session_memory.max_messages,
-        min_user_messages=session_memory.min_user_messages,
-    )
     deletions = MessageDeletionJobs(
         files=store.files,
         journal=store.journal,
@@ -362,32 +356,21 @@ def build_job_runner(app: Runtime) -> JobRunner:
         writing=memory.jobs.writing,
         now=now,
     )
-    titles = ConversationTitleJobs(
-        conversations=memory.stored_conversations,
-        records=store.records,
-        reader=reader,
-        documents=memory.documents,
-        jobs=store.jobs,
-        model=model,
-        now=now,
-    )
     quick: Mapping[str, Handler] = {
         REMEMBER: memory.jobs.apply,
         EDIT: memory.editor.stage,
         ASK_ERASURE: memory.erasure.ask,
         STANDING_DECISION: StandingDecisions(store.jobs).expire,
-        **dreamer.after_each({APPLY: consolidation.apply, APPLY_RAW: raw_archives.apply}),
-        FLUSHED: flushes.write,
+        **updates.applying,
         DELETED: deletions.delete,
         UNLEARN: deletions.unlearn,
         UNEXPORT: exports.unexport,
         **app.questions.quick,
         **(app.reminders.quick if app.settings.tools.reminders else {}),
     }
-    slow: dict[str, Handler] = {DREAM: dreamer.run, TITLE_CONVERSATION: titles.write_title}
-    if memory.consolidates:
-        slow |= {CONSOLIDATE: consolidation.consolidate, SUMMARISE: consolidation.summarise}
-        slow |= {SUMMARISE_RAW: raw_archives.summarise, FLUSH: flushes.flush, NOTE: notes.write}
+    slow: dict[str, Handler] = {DREAM: dreamer.run, **updates.asking}
+    if not memory.consolidates:
+        slow = {kind: slow[kind] for kind in (DREAM, TITLE_CONVERSATION)}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
     in_scope: Mapping[str, Handler] = {
         **memory.erasure.long,

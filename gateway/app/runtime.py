@@ -18,8 +18,6 @@ from agent.command_services import CommandServices
 from agent.commands import CommandRouter
 from agent.llm.model_abilities import LearnedModels
 from agent.locks import WorkerSlots
-from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
-from agent.memory.dream.dreamer import Dreamer
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
@@ -27,6 +25,8 @@ from agent.memory.privacy.data_inventory import PrivacyService
 from agent.memory.scopes import chat_scope
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.session_file_writer import SessionFileWriter
+from agent.memory.update.conversation_updates import RawArchivePrompt
+from agent.memory.update.dreamer import Dreamer
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.lapsed_questions import LapsedQuestions
 from agent.tools.result_pages import ToolResultPages
@@ -328,7 +328,7 @@ class Runtime:
         return build_dreamer(self)
 
     @cached_property
-    def raw_archives(self) -> RawArchiveJobs:
+    def raw_archives(self) -> RawArchivePrompt:
         """Summaries of raw archives."""
         return build_raw_archives(self)
 

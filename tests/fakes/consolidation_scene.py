@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
-from agent.memory.consolidation.consolidator import Consolidator
-from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
-from agent.memory.prompt.due_jobs import (
-    APPLY,
-    APPLY_RAW,
-    CONSOLIDATE,
-    FLUSH,
-    FLUSHED,
-    NOTE,
-    SUMMARISE,
-    SUMMARISE_RAW,
-    consolidation_job,
-)
+from agent.memory.prompt.due_jobs import CONSOLIDATE, FLUSH, NOTE, SUMMARISE, SUMMARISE_RAW, consolidation_job
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
+from agent.memory.update.consolidator import Consolidator
+from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
+from agent.memory.update.memory_updates import MemoryUpdates, UpdateContext, UpdatePrompt
+from agent.memory.update.note_updates import FlushPrompt, SessionNotePrompt
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
 from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
@@ -137,7 +127,8 @@ class ConsolidationScene:
         is_numbered: bool = True,
     ) -> None:
         self.home = home
-        self.documents = FakeDocuments()  # of flushes, which ask for the epoch alone
+        self.documents = FakeDocuments()  # which have the epoch alone
+        self.writing = asyncio.Lock()
         self.prompt_limit = 0
         self.disk = Disk()
         self.records = FakeRecords()
@@ -168,83 +159,80 @@ class ConsolidationScene:
                 )
             )
 
-    def consolidator(
-        self, disk: Disk | None = None, *, zone: str = "UTC", now: Callable[[], datetime] = lambda: START
-    ) -> ConsolidationJobs:
-        """Return what a process has after its start."""
-        disk = disk or self.disk
-        documents = FileDocumentStore(self.home, disk=disk)
+    def updates(
+        self,
+        disk: Disk | None = None,
+        *,
+        zone: str = "UTC",
+        now: Callable[[], datetime] = lambda: START,
+        kinds: Collection[str] = (CONSOLIDATE, SUMMARISE, SUMMARISE_RAW, FLUSH, NOTE),
+    ) -> MemoryUpdates:
+        """Return what a process has after its start, for jobs of *kinds*."""
+        context = self._context(disk or self.disk, zone, now)
+        consolidator = self._consolidator(disk or self.disk, zone, now)
 
         async def session(key: SessionKey) -> SessionRow:
             return self.records.rows[key]
 
-        return ConsolidationJobs(
-            consolidator=Consolidator(
-                home=self.home,
-                documents=documents,
-                history=self.rows(disk),
-                staging=None,
-                zone=lambda _: zone,
-                now=now,
-                disk=disk,
-            ),
+        conversations = ConversationPrompt(
+            context=context, consolidator=consolidator, records=self.records, session=session, flushes=True
+        )
+        notes = SessionNotePrompt(context=context, home=self.home, max_messages=20, min_user_messages=3)
+        prompts: Mapping[str, UpdatePrompt] = {
+            CONSOLIDATE: conversations,
+            SUMMARISE: conversations,
+            SUMMARISE_RAW: RawArchivePrompt(context=context, consolidator=consolidator),
+            FLUSH: FlushPrompt(context=context, home=self.home),
+            NOTE: notes,
+        }
+        return MemoryUpdates(context, {kind: prompts[kind] for kind in kinds})
+
+    def consolidator(self, disk: Disk | None = None, **fields: Any) -> MemoryUpdates:
+        """Return what summarises in such a process."""
+        return self.updates(disk, kinds=(CONSOLIDATE, SUMMARISE), **fields)
+
+    def flushes(self, disk: Disk | None = None, **fields: Any) -> MemoryUpdates:
+        """Return what does the flushes of such a process."""
+        return self.updates(disk, kinds=(FLUSH,), **fields)
+
+    def raw_archives(self) -> RawArchivePrompt:
+        """Return what asks about raw archives."""
+        consolidator = self._consolidator(self.disk, "UTC", self.clock)
+        return RawArchivePrompt(context=self._context(self.disk, "UTC", self.clock), consolidator=consolidator)
+
+    def _context(self, disk: Disk, zone: str, now: Callable[[], datetime]) -> UpdateContext:
+        return UpdateContext(
             jobs=self.jobs,
             reader=MessageReader(self.records.transcripts),
-            records=self.records,
-            session=session,
-            writing=asyncio.Lock(),
+            documents=self.documents,
+            history=self.rows(disk),
+            writing=self.writing,
             model=self.model,
             zone=lambda _: zone,
             now=now,
-            flushes=True,
             token_limit=self._room,
         )
 
-    def raw_archives(self, disk: Disk | None = None) -> RawArchiveJobs:
-        """Return what summarises the raw archives of such a process."""
-        disk = disk or self.disk
-        documents = FileDocumentStore(self.home, disk=disk)
-        return RawArchiveJobs(
-            history=self.rows(disk),
-            consolidator=Consolidator(
-                home=self.home,
-                documents=documents,
-                history=self.rows(disk),
-                staging=None,
-                zone=lambda _: "UTC",
-                now=self.clock,
-                disk=disk,
-            ),
-            jobs=self.jobs,
-            writing=asyncio.Lock(),
-            model=self.model,
-            zone=lambda _: "UTC",
-            now=self.clock,
-            token_limit=self._room,
-        )
-
-    def notes(self) -> SessionNoteJobs:
-        """Return what writes the notes of such a process."""
-        reader = MessageReader(self.records.transcripts)
-        return SessionNoteJobs(
+    def _consolidator(self, disk: Disk, zone: str, now: Callable[[], datetime]) -> Consolidator:
+        return Consolidator(
             home=self.home,
-            history=self.records.history,
-            reader=reader,
-            model=self.model,
-            zone=lambda _: "UTC",
-            now=self.clock,
-            max_messages=20,
-            min_user_messages=3,
+            documents=FileDocumentStore(self.home, disk=disk),
+            history=self.rows(disk),
+            staging=None,
+            zone=lambda _: zone,
+            now=now,
+            disk=disk,
         )
 
     def clock(self) -> datetime:
         """Return the queue's time."""
         return self.jobs.now
 
-    async def run_until(self, end: datetime, handlers_of: Callable[[], Mapping[str, Handler]]) -> None:
+    async def run_until(self, end: datetime) -> None:
         """Run each job when it is due, in a new process every time, until *end*."""
         while True:
-            handlers = handlers_of()
+            updates = self.updates(now=self.clock)
+            handlers = {**updates.asking, **updates.applying}
             due = [job for job in self.jobs.jobs.values() if job.kind in handlers]
             job = min(due, key=lambda each: each.due_at, default=None)
             if job is None or job.due_at > end:
@@ -269,25 +257,9 @@ class ConsolidationScene:
     async def _room(self) -> int:
         return self.prompt_limit
 
-    def flushes(self, disk: Disk | None = None, *, zone: str = "UTC") -> FlushJobs:
-        """Return what does the flushes of such a process."""
-        disk = disk or self.disk
-        return FlushJobs(
-            home=self.home,
-            jobs=self.jobs,
-            reader=MessageReader(self.records.transcripts),
-            documents=self.documents,
-            writing=asyncio.Lock(),
-            model=self.model,
-            zone=lambda _: zone,
-            now=lambda: START,
-            token_limit=self._room,
-            history=self.rows(disk),
-        )
-
-    async def run(self, *workers: ConsolidationJobs | FlushJobs | RawArchiveJobs) -> None:
+    async def run(self, updates: MemoryUpdates) -> None:
         """Run every job that is there to its end, as the background does."""
-        handlers = {kind: handler for each in workers for kind, handler in handlers_of(each).items()}
+        handlers = {**updates.asking, **updates.applying}
         while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:
             for job in jobs:
                 await self._do(job, handlers[job.kind])
@@ -306,18 +278,6 @@ class ConsolidationScene:
     def rows(self, disk: Disk | None = None) -> SqlHistory:
         """Return the history as such a process has it."""
         return KilledHistory(self.records.engine, disk if isinstance(disk, FaultyDisk) else None)
-
-
-def handlers_of(jobs: ConsolidationJobs | FlushJobs | RawArchiveJobs | SessionNoteJobs) -> Mapping[str, Handler]:
-    """Return the handlers of *jobs* by the kind of job."""
-    match jobs:
-        case ConsolidationJobs():
-            return {CONSOLIDATE: jobs.consolidate, SUMMARISE: jobs.summarise, APPLY: jobs.apply}
-        case RawArchiveJobs():
-            return {SUMMARISE_RAW: jobs.summarise, APPLY_RAW: jobs.apply}
-        case FlushJobs():
-            return {FLUSH: jobs.flush, FLUSHED: jobs.write}
-    return {NOTE: jobs.write}
 
 
 async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: Any) -> ConsolidationScene:

@@ -10,13 +10,13 @@ from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier, DreamRequester
-from agent.memory.dream.dream_state import DREAM
-from agent.memory.dream.dreamer import Dreamer
 from agent.memory.editing.document_edits import EDIT_MEMORY
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage.disk import Disk
+from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamRequester
+from agent.memory.update.dream_state import DREAM
+from agent.memory.update.dreamer import Dreamer
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import DocumentChange, HistoryEntry, Job, SessionRow, TurnRecord
 from tests.fakes.chat_model import FakeChatModel

@@ -26,7 +26,7 @@ from agent.memory.erasure.word_match import (
     without_words,
 )
 from agent.memory.history.history_redaction import redact_history
-from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, EDIT, FLUSHED
+from agent.memory.prompt.due_jobs import APPLY, EDIT
 from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words
 from agent.memory.storage.transcript_lines import decode, kind_of
@@ -46,7 +46,7 @@ _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
 _MOST_NEAR = 4
 _NEARNESS = 0.75  # of two spellings, from 0 to 1
 PLANNED_KINDS = frozenset(  # of jobs with words of people or of the model, which would be written later
-    {REMEMBER, APPLY, APPLY_RAW, FLUSHED, EDIT, ASK_ERASURE, TOOL_QUESTION, TOOL_DENIAL, STANDING_DECISION}
+    {REMEMBER, APPLY, EDIT, ASK_ERASURE, TOOL_QUESTION, TOOL_DENIAL, STANDING_DECISION}
 )
 
 
@@ -404,7 +404,7 @@ def clear_job(job: Job, pattern: ErasurePattern, requester: ErasureRequester) ->
         return None if is_allowed and pattern.in_text(str(job.payload.get("text", ""))) else job
     if not requester.may_all or job.kind not in PLANNED_KINDS or not pattern.in_any(job.payload):
         return job
-    return replace(job, payload=_clear_payload(job.payload, pattern)) if job.kind == APPLY else None
+    return replace(job, payload=_clear_payload(job.payload, pattern)) if "answer" in job.payload else None
 
 
 def _clear_payload(payload: Mapping[str, Any], pattern: ErasurePattern) -> dict[str, Any]:

@@ -216,7 +216,7 @@ class HistoryFileWriter:
 
 
 def _states(folder: Path) -> dict[str, object]:
-    """Return what tells whether the files of the entries were changed."""
+    """Return inode, size and time of the files of the entries, which change with them."""
     states: dict[str, object] = {}
     for name in (HISTORY_JSONL, HISTORY_MD):
         try:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from agent.memory.prompt.conversation import Conversation
 
 CONSOLIDATE, APPLY, SUMMARISE = "consolidate", "apply", "summarise"
-FLUSH, FLUSHED, NOTE = "flush", "flushed", "note"
+FLUSH, NOTE = "flush", "note"
 EDIT = "memory_edit"  # edits that the model made, to be staged
-SUMMARISE_RAW, APPLY_RAW = "summarise_raw", "apply_raw"  # of messages in the raw archive
+SUMMARISE_RAW = "summarise_raw"  # of messages in the raw archive
 ROUNDS = 5  # questions that one compaction takes at most; the next turn sees whether more is due
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent.memory.history.history_redaction import blank_raw, sentences
 from agent.memory.messages.message_range import entry_id
-from agent.memory.notes.session_note_writer import QUOTED
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN
+from agent.memory.update.session_note_writer import QUOTED
 from agent.memory.versioning.version_sources import remembering_turn
 from agent.one_line import one_line
 from gateway.ports import HISTORY_JSONL, RAW_JSONL, DocumentChange, HistoryEntry

@@ -80,12 +80,12 @@ async def test_a_job_that_was_noticed_twice_is_done_once(tmp_path: Path) -> None
     world = await begin(tmp_path)
     consolidator = world.consolidator()
     [job] = world.jobs.jobs.values()
-    assert await consolidator.consolidate(job) is None
+    assert await consolidator.ask(job) is None
     await world.jobs.finish(job)
     later = replace(job, payload={**job.payload, "end": 10})
-    assert await consolidator.consolidate(later) is None
+    assert await consolidator.ask(later) is None
     await world.run(consolidator)
-    assert await consolidator.consolidate(later) is None
+    assert await consolidator.ask(later) is None
     assert world.model.calls == 1
     assert [(each.start, each.end) for each in world.history.after(0)] == [(0, 8)]
 
@@ -95,7 +95,7 @@ async def test_an_answer_is_applied_as_it_is_stored_then(tmp_path: Path) -> None
     world = await begin(tmp_path)
     consolidator = world.consolidator()
     [job] = world.jobs.jobs.values()
-    await consolidator.consolidate(job)
+    await consolidator.ask(job)
     [claimed] = [each for each in world.jobs.jobs.values() if each.kind == APPLY]
     erased = json.loads(json.dumps(claimed.payload).replace("new fact", "what is left"))
     world.jobs.jobs[claimed.id] = replace(claimed, payload=erased)
@@ -108,12 +108,12 @@ async def test_the_summary_of_an_archive_waits_for_what_is_under_way(tmp_path: P
     world = await begin(tmp_path)
     consolidator = world.consolidator()
     [job] = world.jobs.jobs.values()
-    await consolidator.consolidate(job)
+    await consolidator.ask(job)
     await world.jobs.finish(job)
     payload = {"key": str(ANN), "transcript": TRANSCRIPT, "turn": "t", "length": 2 * TURNS}
     ending = Job(id=f"{SUMMARISE}:{TRANSCRIPT}", kind=SUMMARISE, scope=SCOPE, payload=payload, due_at=START)
     await world.jobs.put(ending)
-    waits = await consolidator.summarise(ending)
+    waits = await consolidator.ask(ending)
     assert waits == RetryJobLater(waits.delay, waits.reason, counts=False) if waits else pytest.fail("it did not wait")
     assert [each.kind for each in world.jobs.jobs.values() if each.kind == APPLY] == [APPLY]
     await world.run(consolidator)

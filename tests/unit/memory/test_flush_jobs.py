@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import MessageRange
-from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, flush_job
+from agent.memory.prompt.due_jobs import APPLY, FLUSH, flush_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from tests.fakes.consolidation_scene import ConsolidationScene, KilledJobQueue, LooseDisk, begin
@@ -59,9 +59,9 @@ async def test_killed_at_every_write_of_the_journal(tmp_path: Path) -> None:
         await dying.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START, then=MessageRange(0, 8)))
         dying.at, dying.moments = at, 0
         try:
-            await world.run(world.flushes(), world.consolidator())
+            await world.run(world.updates())
         except ProcessCrash:
-            await world.run(world.flushes(), world.consolidator())
+            await world.run(world.updates())
         else:
             assert at > 16
             break
@@ -78,10 +78,10 @@ async def test_a_compaction_waits_for_its_flush(tmp_path: Path) -> None:
     world = await due(tmp_path)
     consolidator = world.consolidator()
     job = next(each for each in world.jobs.jobs.values() if each.kind != FLUSH)
-    waits = await consolidator.consolidate(job)
+    waits = await consolidator.ask(job)
     assert isinstance(waits, RetryJobLater)
     assert not waits.counts
-    await world.run(world.flushes(), consolidator)
+    await world.run(world.updates())
     assert world.pointers() == [8]
     assert days(tmp_path)[0].read_text() == SECTION
 
@@ -92,7 +92,7 @@ async def test_what_becomes_due_together_goes_in_a_row(tmp_path: Path) -> None:
         world = await due(tmp_path / origin, origin=origin)
         world.jobs.jobs.clear()
         await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START, then=MessageRange(0, 8)))
-        await world.run(world.flushes(), world.consolidator())
+        await world.run(world.updates())
         assert world.pointers() == [8]
         assert world.jobs.reasons == []
         assert bool(days(tmp_path / origin)) is (origin == "user")
@@ -102,8 +102,8 @@ async def test_a_cycle_is_flushed_once_and_a_pointer_begins_the_next(tmp_path: P
     """Also after a restart, when nobody remembers that it was done."""
     world = await due(tmp_path)
     job = next(each for each in world.jobs.jobs.values() if each.kind == FLUSH)
-    await world.run(world.flushes(), world.consolidator())
-    assert await world.flushes().flush(job) is None
+    await world.run(world.updates())
+    assert await world.flushes().ask(job) is None
     assert world.jobs.jobs == {}
     assert world.model.calls == 2
     world.model.bullets = "- another fact"
@@ -119,7 +119,7 @@ async def test_silence_writes_nothing(tmp_path: Path) -> None:
     job = next(each for each in world.jobs.jobs.values() if each.kind == FLUSH)
     await world.run(world.flushes())
     assert days(tmp_path) == []
-    assert await world.flushes().flush(job) is None
+    assert await world.flushes().ask(job) is None
     assert world.model.calls == 1
 
 
@@ -145,18 +145,18 @@ async def test_what_is_forgotten_meanwhile_is_not_flushed(tmp_path: Path) -> Non
     world = await due(tmp_path)
     flushes = world.flushes()
     job = next(each for each in world.jobs.jobs.values() if each.kind == FLUSH)
-    async with flushes.writing:  # the model has answered, and its answer waits for the lock
-        asking = asyncio.create_task(flushes.flush(job))
+    async with world.writing:  # the model has answered, and its answer waits for the lock
+        asking = asyncio.create_task(flushes.ask(job))
         await world.model.is_asked.wait()
         await world.documents.set_epoch(SCOPE, "t1")
     later = await asking
     assert isinstance(later, RetryJobLater)
     assert not later.counts
-    assert not any(each.kind == FLUSHED for each in world.jobs.jobs.values())
-    assert await flushes.flush(job) is None
-    stored = next(each for each in world.jobs.jobs.values() if each.kind == FLUSHED)
+    assert not any(each.kind == APPLY for each in world.jobs.jobs.values())
+    assert await flushes.ask(job) is None
+    stored = next(each for each in world.jobs.jobs.values() if each.kind == APPLY)
     await world.jobs.finish(stored)
-    assert await flushes.write(stored) is None
+    await flushes.apply(stored)
     assert days(tmp_path) == []
 
 
@@ -164,8 +164,8 @@ async def test_messages_that_are_not_in_their_file_yet_are_waited_for(tmp_path: 
     """Three times; then what is there is looked through."""
     world = await due(tmp_path)
     job = flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 99), START)
-    assert isinstance(await world.flushes().flush(job), RetryJobLater)
-    assert await world.flushes().flush(replace(job, attempts=3)) is None
+    assert isinstance(await world.flushes().ask(job), RetryJobLater)
+    assert await world.flushes().ask(replace(job, attempts=3)) is None
     assert world.model.calls == 1
 
 

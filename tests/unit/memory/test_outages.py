@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -10,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.jobs.job_runner import Handler
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import NOTE, SUMMARISE, flush_job
 from agent.memory.scopes import scope_folder
 from gateway.errors import FailureCause, ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable
 from gateway.ports import Job
-from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin, handlers_of
+from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs
 
 OUTAGES = [
@@ -25,17 +23,6 @@ OUTAGES = [
     ModelTimeout("m: no answer in time"),
     ModelRefused("m: AuthenticationError, HTTP 401", FailureCause.KEY),
 ]
-
-
-def process(world: ConsolidationScene) -> Callable[[], Mapping[str, Handler]]:
-    """Return what a process that has just started handles jobs with."""
-
-    def handlers() -> Mapping[str, Handler]:
-        consolidation, flushes, raw = world.consolidator(now=world.clock), world.flushes(), world.raw_archives()
-        workers = (consolidation, flushes, raw, world.notes())
-        return {kind: handler for each in workers for kind, handler in handlers_of(each).items()}
-
-    return handlers
 
 
 @pytest.mark.parametrize("outage", OUTAGES, ids=lambda error: type(error).__name__)
@@ -48,16 +35,16 @@ async def test_an_outage_of_two_days_loses_no_summary(tmp_path: Path, outage: Ex
     end = START + timedelta(days=2)
     world.model.outage, world.model.is_down = outage, lambda: world.jobs.now < end
     memory = scope_folder(tmp_path, SCOPE) / "memory"
-    await world.run_until(end - timedelta(seconds=1), process(world))
+    await world.run_until(end - timedelta(seconds=1))
     assert world.history.after(0) == ()
     assert not list(memory.glob("20*.md"))
     assert world.model.calls <= 3 * 12  # three jobs, with growing pauses
-    await world.run_until(end + timedelta(days=1), process(world))
+    await world.run_until(end + timedelta(days=1))
     [entry] = world.history.after(0)
     assert (entry.raw, entry.start, entry.end) == ("", 0, 8)
     assert "[raw]" not in entry.content
     assert not (memory / "raw.jsonl").exists()
-    flushed, note = sorted(memory.glob("20*.md"))
+    note, flushed = sorted(memory.glob("20*.md"))
     assert "- a lasting fact" in flushed.read_text()
     assert "They talked." in note.read_text()
     assert world.jobs.jobs == {}
@@ -73,7 +60,7 @@ async def test_pauses_grow_to_a_day(tmp_path: Path) -> None:
         return True
 
     world.model.is_down = is_down
-    await world.run_until(START + timedelta(days=30), process(world))
+    await world.run_until(START + timedelta(days=30))
     pauses = [later - earlier for earlier, later in pairwise(asked)]
     assert pauses[0] == timedelta(minutes=2)
     assert pauses == sorted(pauses)
@@ -86,7 +73,7 @@ async def test_only_bad_answers_count(tmp_path: Path) -> None:
     world = await begin(tmp_path)
     outages = iter([False, True, False, True, True, True, False])
     world.model.is_down, world.model.bad_answers = lambda: next(outages), 2
-    await world.run_until(START + timedelta(days=3), process(world))
+    await world.run_until(START + timedelta(days=3))
     [entry] = world.history.after(0)
     assert entry.content == "[2026-11-21 21:00] They talked."
 
@@ -95,10 +82,10 @@ async def test_a_raw_archive_becomes_a_summary_later(tmp_path: Path) -> None:
     """A day later, in its place: the same cursor and range, HISTORY.md and MEMORY.md included, asked once."""
     world = await begin(tmp_path)
     world.model.bad_answers = 3
-    await world.run_until(START + timedelta(hours=12), process(world))
+    await world.run_until(START + timedelta(hours=12))
     [raw] = world.history.after(0)
     assert raw.content.startswith("[raw] 8 messages")
-    await world.run_until(START + timedelta(days=40), process(world))
+    await world.run_until(START + timedelta(days=40))
     [entry] = world.history.after(0)
     assert (entry.cursor, entry.start, entry.end, entry.timestamp) == (1, 0, 8, raw.timestamp)
     assert (entry.content, entry.raw) == ("[2026-11-21 21:00] They talked.", "")
@@ -116,9 +103,9 @@ async def test_a_raw_archive_without_a_job_is_found_at_the_start(tmp_path: Path)
     await world.run(world.consolidator())
     world.jobs.jobs.clear()
     await world.raw_archives().catch_up()
-    await world.run_until(START + timedelta(days=2), process(world))
+    await world.run_until(START + timedelta(days=2))
     assert world.history.after(0)[0].raw
-    await world.run_until(START + timedelta(days=4), process(world))
+    await world.run_until(START + timedelta(days=4))
     assert not world.history.after(0)[0].raw
 
 
@@ -131,7 +118,7 @@ async def test_killed_at_every_write_of_a_raw_summary(tmp_path: Path) -> None:
         await world.run(world.consolidator())
         return world
 
-    kills = killed_runs(tmp_path, prepare, lambda world, disk: world.run(world.raw_archives(disk)), more_than=3)
+    kills = killed_runs(tmp_path, prepare, lambda world, disk: world.run(world.updates(disk)), more_than=3)
     async for at, world in kills:
         [entry] = world.history.after(0)
         assert (entry.content, entry.raw) == ("[2026-11-21 21:00] They talked.", ""), at
@@ -149,7 +136,7 @@ async def test_a_conversation_of_greetings_has_no_summary(tmp_path: Path) -> Non
         payload = {"key": str(ANN), "transcript": TRANSCRIPT, "length": 10}
         ending = Job(id=f"{SUMMARISE}:{TRANSCRIPT}", kind=SUMMARISE, scope=SCOPE, payload=payload, due_at=START)
         await world.jobs.put(ending)
-        await world.run_until(START + timedelta(days=1), process(world))
+        await world.run_until(START + timedelta(days=1))
         assert len(world.history.after(0)) == summaries
         assert world.model.calls == 2 * summaries
         assert len(list((world.home / SCOPE / "memory").glob("20*.md"))) == summaries

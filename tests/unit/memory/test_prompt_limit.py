@@ -111,7 +111,7 @@ class WindowScene:
 
     async def summarise(self) -> None:
         """Do what is due beside the turns."""
-        await self.world.run(self.world.flushes(), self.world.consolidator())
+        await self.world.run(self.world.updates())
 
 
 def seeded(n: int) -> random.Random:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from agent.memory.messages.message_range import MessageRange, conversation
-from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.prompt.due_jobs import consolidation_job, flush_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
+from agent.memory.update.session_note_writer import SessionMemoryWriter
 from agent.prompt_assembly import message_header
 from tests.fakes.consolidation_scene import ConsolidationScene, begin
 from tests.fakes.consolidator import ScriptedProvider
@@ -76,10 +76,8 @@ async def test_what_is_written_down_has_the_day_of_its_place(
     """An entry of the history, a flushed day and a note: each by the scope's own clock when it is written."""
     day, clock = written.split()
     world: ConsolidationScene = await begin(tmp_path)
-    consolidator = world.consolidator(zone=zone, now=lambda: at(stamp))
-    flushes = replace(world.flushes(), zone=lambda _: zone, now=lambda: at(stamp))
     await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 8), START))
-    await world.run(consolidator, flushes)
+    await world.run(world.updates(zone=zone, now=lambda: at(stamp)))
     assert [each.timestamp for each in world.history.after(0)] == [written]
     memory = scope_folder(tmp_path, SCOPE) / "memory"
     [flushed] = memory.glob("2*.md")
@@ -99,7 +97,7 @@ async def test_two_messages_around_midnight_are_of_two_days(tmp_path: Path) -> N
     world = await begin(tmp_path)
     for moment, (start, end) in ((first, (0, 4)), (second, (4, 8))):
         await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(start, end), START))
-        await world.run(replace(world.flushes(), zone=lambda _: "Europe/Berlin", now=still(moment)))
+        await world.run(world.flushes(zone="Europe/Berlin", now=still(moment)))
     memory = scope_folder(tmp_path, SCOPE) / "memory"
     assert sorted(path.name for path in memory.glob("2*.md")) == ["2026-11-21.md", "2026-11-22.md"]
     names = []

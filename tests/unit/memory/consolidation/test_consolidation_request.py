@@ -7,8 +7,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from agent.memory.consolidation.consolidation_request import TOOL, ConsolidationAnswer, request_consolidation
 from agent.memory.model_calls import UnusableAnswer, force_tool
+from agent.memory.update.consolidation_request import TOOL, ConsolidationAnswer, request_consolidation
 from gateway.errors import ModelRateLimited, ModelRefused
 from tests.fakes.clock import VirtualClock
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent.memory.documents.document_changes import TRACKED, rewrite_history
 from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.dream.dream_service import DreamService, RestoreConflict, RestoreDone
+from agent.memory.update.dream_service import DreamService, RestoreConflict, RestoreDone
 from agent.memory.versioning.memory_service import MemoryService, UndoResult
 from gateway.ports import ScopeDocument
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.memory.dream.dream_phases import TOKENS_IN
-from agent.memory.dream.dreamer import DreamSchedule
 from agent.memory.history.line_keys import line_fingerprint
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
+from agent.memory.update.dream_phases import TOKENS_IN
+from agent.memory.update.dreamer import DreamSchedule
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.events import PlatformAccount
 from gateway.ports import DocumentChange, MarkKind, TextChange

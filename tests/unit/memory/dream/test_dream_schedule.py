@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.dream.dreamer import DreamSchedule
+from agent.memory.update.dreamer import DreamSchedule
 from gateway.errors import SettingsError
 from gateway.settings import load_settings
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from agent.memory.notes.memory_flusher import MemoryFlusher
-from agent.memory.notes.session_note_writer import SessionMemoryWriter, slugify
+from agent.memory.update.memory_flusher import MemoryFlusher
+from agent.memory.update.session_note_writer import SessionMemoryWriter, slugify
 
 KEY = "telegram:12345"
 AT = datetime(2026, 3, 25, 14, 30, tzinfo=UTC)

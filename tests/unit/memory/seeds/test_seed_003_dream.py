@@ -10,9 +10,9 @@ import pytest
 
 from agent.commands import CommandRouter
 from agent.memory.documents.document_changes import change_diff
-from agent.memory.dream.dreamer import DreamSchedule
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.storage.transcript_lines import utc_now
+from agent.memory.update.dreamer import DreamSchedule
 from gateway.app import ExtraPlugins
 from gateway.app.models import ModelFactory
 from gateway.settings import Settings, load_settings

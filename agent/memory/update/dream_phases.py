@@ -13,7 +13,6 @@ from typing import Any
 
 import structlog
 
-from agent.memory.dream.dream_state import DreamPass
 from agent.memory.editing.document_edits import EDIT_MEMORY, EDIT_TOOL, EDIT_WITHOUT_TOOLS, read_edits
 from agent.memory.editing.edit_review import with_evidence
 from agent.memory.editing.edit_simulation import BUDGET, EditOutcome, EditResult, EditSimulation
@@ -29,6 +28,7 @@ from agent.memory.model_calls import (
     clean,
     tool_attempts,
 )
+from agent.memory.update.dream_state import DreamPass
 from gateway.ports import HistoryEntry
 
 log = structlog.get_logger(__name__)

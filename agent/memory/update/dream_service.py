@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, TRACKED
 from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.dream.dream_state import DREAM
 from agent.memory.editing.three_way_merge import three_way
+from agent.memory.update.dream_state import DREAM
 from gateway.ports import DocumentChange, TextChange
 
 RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind, and the turn that asked, if any

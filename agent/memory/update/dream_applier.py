@@ -14,7 +14,6 @@ import structlog
 
 from agent.memory.documents.file_documents import SOUL
 from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.dream.dream_state import DreamPass, DreamRun
 from agent.memory.editing.document_editor import DocumentEditor, save_conflicts
 from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
@@ -26,6 +25,7 @@ from agent.memory.history.line_keys import add_keys
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from agent.memory.update.dream_state import DreamPass, DreamRun
 from gateway.events import ChatKind, SessionKey
 from gateway.i18n import SLASH, ChatLanguage, translate
 from gateway.ports import DocumentChange, HistoryEntry, Job, SessionRow, TextChange

@@ -7,7 +7,7 @@ there is one version and one moved cursor.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -17,9 +17,12 @@ import structlog
 from cronsim import CronSim
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.dream.dream_applier import DreamApplier, DreamNotifier, DreamReport, DreamRequester
-from agent.memory.dream.dream_phases import DreamMaterial, DreamPhaseRunner, shown_in
-from agent.memory.dream.dream_state import (
+from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
+from agent.memory.scopes import SHARED
+from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamReport, DreamRequester
+from agent.memory.update.dream_phases import DreamMaterial, DreamPhaseRunner, shown_in
+from agent.memory.update.dream_state import (
     DREAM,
     DreamPass,
     DreamRun,
@@ -30,9 +33,6 @@ from agent.memory.dream.dream_state import (
     save_run,
     start_run,
 )
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
-from agent.memory.scopes import SHARED
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports import HistoryEntry, Job
@@ -103,20 +103,6 @@ class Dreamer:
                 due_at=self.schedule.next(self.now(), self.zone(scope)),
             )
         )
-
-    def after_each(self, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
-        """Return *handlers* so that what their jobs wrote into the history is expected to be dreamt of."""
-        return {kind: self._after(handler) for kind, handler in handlers.items()}
-
-    def _after(self, handler: Handler) -> Handler:
-
-        async def run(job: Job) -> RetryJobLater | None:
-            later = await handler(job)
-            if later is None:
-                await self.expect(job.scope)
-            return later
-
-        return run
 
     async def catch_up(self) -> None:
         """Queue a Dream for every scope with new entries: imported ones, or from a version without Dream."""

@@ -18,7 +18,7 @@ from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, build_prompt, clean, read_call, tool_attempts
-from agent.memory.notes.memory_flusher import NoteWriter
+from agent.memory.update.memory_flusher import NoteWriter
 from agent.one_line import one_line
 from gateway.ports import NoteChange
 

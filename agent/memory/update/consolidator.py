@@ -1,6 +1,6 @@
 """Consolidation: summarise a range of messages into a history entry and edits of MEMORY.md.
 
-The gateway's durable jobs (`consolidation_jobs`) and the library's `MemoryStore` both use this class. They differ in
+The gateway's durable jobs (`conversation_updates`) and the library's `MemoryStore` both use this class. They differ in
 where they keep the model's answer until it is applied, and in whose pointer they move.
 """
 
@@ -18,7 +18,6 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.attachments.file_facts import UNTRUSTED
-from agent.memory.consolidation.consolidation_request import ConsolidationAnswer, request_consolidation
 from agent.memory.documents.document_changes import CONSOLIDATION
 from agent.memory.editing.document_editor import DocumentEditor
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
@@ -34,6 +33,7 @@ from agent.memory.messages.message_range import Message, TranscriptRange, origin
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer
 from agent.memory.storage.disk import Disk
+from agent.memory.update.consolidation_request import ConsolidationAnswer, request_consolidation
 from gateway.ports import DocumentStore, HistoryEntry, HistoryStore
 
 log = structlog.get_logger(__name__)

@@ -1,1 +1,0 @@
-"""Consolidation: summarising old messages into the history and MEMORY.md."""

@@ -1,0 +1,330 @@
+"""Consolidation in the gateway: of a window that is full, of a conversation that /new has ended, and of a raw archive.
+
+The answer changes MEMORY.md and the history, and moves the pointer of the transcript. Messages that got three bad
+answers are kept in the raw archive and are summarised later, when a model manages it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.messages.greetings import has_only_greetings
+from agent.memory.messages.message_range import (
+    MessageRange,
+    TranscriptRange,
+    conversation,
+    fit_to_tokens,
+    shorten_lines,
+)
+from agent.memory.messages.token_estimate import estimate_text
+from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
+from agent.memory.prompt.due_jobs import (
+    APPLY,
+    CONSOLIDATE,
+    FLUSH,
+    NOTE,
+    ROUNDS,
+    SUMMARISE,
+    ConversationSpan,
+    consolidation_job,
+    raw_summary_job,
+)
+from agent.memory.storage import transcript_lines as build
+from agent.memory.update.consolidation_request import ConsolidationAnswer
+from agent.memory.update.consolidator import FAILURE_LINE, FAILURES_BEFORE_RAW, Consolidator, StoredAnswer
+from agent.memory.update.dreamer import Dreamer
+from agent.memory.update.memory_updates import NOT_YET, UpdateAnswer, UpdateContext
+from gateway.backoff import exponential_delay
+from gateway.errors import StoreUnavailable
+from gateway.events import SessionKey
+from gateway.ports import Job, Line, MessageOutcome, SessionRow, TurnRecord
+
+if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
+    from gateway.store.records import SqlTurnRecords
+
+log = structlog.get_logger(__name__)
+
+_NOT_BEFORE = timedelta(hours=1)
+_ARCHIVE_TRIES = 24  # while another consolidation of the same conversation is running
+_WAITS = (timedelta(minutes=2), timedelta(minutes=30))  # after the first bad answer, after the second
+_ARCHIVE_ROUNDS = 1_000  # of what /new archived: no turn comes after it
+_INSTRUCTIONS = 400  # tokens of a question around memory and conversation
+_SQUEEZES = 3  # times that a question is made smaller when the model says that it is too long
+_MOST_GREETINGS = 40  # messages of a conversation that may be greetings alone
+_DAY = timedelta(days=1)
+_LONGEST_RAW_WAIT = timedelta(days=30)  # after bad answers about a raw archive: the model may be another one by then
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationPrompt:
+    """Asks for a summary of a span of a conversation: of a full window, or of what /new archived."""
+
+    context: UpdateContext
+    consolidator: Consolidator
+    records: SqlTurnRecords
+    session: Callable[[SessionKey], Awaitable[SessionRow]]
+    dreamer: Dreamer | None = None  # None = nothing dreams of the history
+    notes: bool = True  # write a session note when /new ends a conversation
+    flushes: bool = False  # FLUSH jobs are handled; a compaction waits for them
+
+    async def ask(self, job: Job) -> UpdateAnswer | UnusableAnswer | RetryJobLater | None:
+        """Ask about as many of the messages as fit one question."""
+        whole = await self._archived_span(job) if job.kind == SUMMARISE else await self._window_span(job)
+        if whole is None or isinstance(whole, RetryJobLater):
+            return whole
+        if await self.context.history.find(whole.scope, whole.entry):
+            await self._move_pointer(whole)  # a crash came between the raw archive and the pointer
+            return None
+        messages = await self._messages(whole)
+        if len(messages) < whole.end - whole.start and job.attempts < FAILURES_BEFORE_RAW:
+            return RetryJobLater(NOT_YET, "the transcript is not in its file yet")
+        base = await self.consolidator.current_memory(whole.scope)
+        reply = await self._ask(job, whole, messages, base)
+        if reply is None:  # tool results alone, or erased: a later question would show no more
+            await self._keep_raw(whole, messages, is_summarised_later=False)
+            return None
+        count, answer = reply
+        if isinstance(answer, UnusableAnswer):
+            return await self._failed(job, whole, messages, answer)
+        span = replace(whole, end=messages[count]["i"] if count < len(messages) else whole.end)
+        stored = self.consolidator.stored_answer(span.scope, span, messages[:count], base, answer)
+        rounds = _ARCHIVE_ROUNDS if job.kind == SUMMARISE else int(job.payload.get("rounds", ROUNDS))
+        return {**span.payload(), "answer": dataclasses.asdict(stored), "goal": whole.end, "rounds": rounds}
+
+    async def apply(self, job: Job) -> None:
+        """Change MEMORY.md and the history, and move the pointer."""
+        span = ConversationSpan.of(job)
+        await self.consolidator.apply(span.scope, str(span.key), StoredAnswer(**job.payload["answer"]))
+        await self._move_pointer(span)
+        log.info("consolidation.applied", key=str(span.key), start=span.start, end=span.end)
+
+    async def go_on(self, job: Job, *, is_applied: bool) -> None:
+        """Queue the next round of a compaction that did not fit one question, and expect a Dream."""
+        if is_applied and self.dreamer is not None:
+            await self.dreamer.expect(job.scope)
+        span, goal = ConversationSpan.of(job), int(job.payload.get("goal", 0))
+        rounds = int(job.payload.get("rounds", 0))
+        if is_applied and goal > span.end and rounds > 1:
+            rest, now = MessageRange(span.end, goal), self.context.now()
+            await self.context.jobs.put(
+                consolidation_job(span.key, span.scope, span.transcript, rest, now, rounds=rounds - 1)
+            )
+
+    # -- the span ----------------------------------------------------------------------------------
+
+    async def _window_span(self, job: Job) -> ConversationSpan | RetryJobLater | None:
+        """Return the span of the job, unless another job or an earlier summary is about it."""
+        span = ConversationSpan.of(job)
+        mine = [each for each in await self.context.jobs.pending_in(span.scope) if _is_about(each, span.transcript)]
+        if any(each.kind == APPLY and each.payload["end"] > span.start for each in mine):
+            return None  # the pointer is about to move; the rest is queued as another job
+        flushes = [each for each in mine if each.kind == FLUSH and not each.attempts] if self.flushes else []
+        if any(each.payload.get("then") for each in flushes):
+            return None  # it queues its compaction itself
+        if flushes:
+            return RetryJobLater(NOT_YET, "what lasts is written down first", counts=False)
+        start, _ = await self.context.reader.extent(span.scope, span.key, span.transcript)
+        return span if start == span.start else None
+
+    async def _archived_span(self, job: Job) -> ConversationSpan | RetryJobLater | None:
+        """Return the span of a transcript that /new archived and no entry has yet."""
+        key, transcript = SessionKey.parse(str(job.payload["key"])), str(job.payload["transcript"])
+        if self.notes and not job.attempts:
+            await self.context.jobs.put(replace(job, id=f"{NOTE}:{transcript}", kind=NOTE))
+        pending = await self.context.jobs.pending_in(job.scope)
+        if any(_is_about(each, transcript) for each in pending if each.id != job.id):
+            return RetryJobLater(NOT_YET, "its last consolidation comes first", counts=False)
+        start, end = await self.context.reader.extent(job.scope, key, transcript)
+        if end < int(job.payload.get("length", 0)) and job.attempts < FAILURES_BEFORE_RAW:
+            return RetryJobLater(NOT_YET, "the transcript is not in its file yet")
+        if start >= end:
+            return None
+        span = ConversationSpan(scope=job.scope, key=key, transcript=transcript, start=start, end=end)
+        is_short = end - start <= _MOST_GREETINGS
+        return None if is_short and has_only_greetings(await self._messages(span)) else span
+
+    async def _messages(self, span: ConversationSpan) -> list[Line]:
+        return await self.context.reader.messages(span.scope, span.key, span.transcript, span.start, span.end)
+
+    # -- the question ------------------------------------------------------------------------------
+
+    async def _ask(
+        self, job: Job, span: ConversationSpan, messages: list[Line], base: str
+    ) -> tuple[int, ConsolidationAnswer | UnusableAnswer] | None:
+        """Return the model's answer and how many of the messages it covers; None if they contain no text.
+
+        A prompt that the model refuses as too long is retried with fewer messages.
+        """
+        model, zone = self.context.model, self.context.zone(span.scope)
+        provider = ModelProvider(model=model, purpose="consolidation", turn=job.id, key=str(span.key))
+        count, most = 0, 0
+        for _ in range(_SQUEEZES):
+            token_limit = reduced_limit(await self.context.token_limit(), job.attempts)
+            left = max(token_limit - estimate_text(base) - _INSTRUCTIONS, 0)
+            if token_limit and left < token_limit // 8:
+                break
+            count, lines = fit_to_tokens(messages, zone=zone, tokens=min(filter(None, (left, most)), default=0))
+            if not lines:
+                return None
+            answer = await self.consolidator.ask(span.scope, provider, model.name, base, lines)
+            if not isinstance(answer, UnusableAnswer) or answer.reason != TOO_LONG:
+                return count, answer
+            most = sum(map(estimate_text, lines)) * 3 // 4
+        return count, UnusableAnswer(TOO_LONG)
+
+    async def _failed(
+        self, job: Job, span: ConversationSpan, messages: list[Line], answer: UnusableAnswer
+    ) -> UnusableAnswer | RetryJobLater | None:
+        """Wait before asking again; after three bad answers keep the messages themselves, and let the window move."""
+        bad_answers = int(job.payload.get("bad_answers", 0)) + (not answer.is_outage)
+        log.warning(
+            "consolidation.failed",
+            what=FAILURE_LINE,
+            key=str(span.key),
+            reason=answer.reason,
+            bad_answers=bad_answers,
+            attempts=job.attempts + 1,
+        )
+        if answer.is_outage:
+            return answer
+        if bad_answers < FAILURES_BEFORE_RAW and answer.reason != TOO_LONG:
+            payload = {**job.payload, "bad_answers": bad_answers}
+            return RetryJobLater(_WAITS[bad_answers - 1], answer.reason, payload=payload)
+        await self._keep_raw(span, messages)
+        return None
+
+    async def _keep_raw(
+        self, span: ConversationSpan, messages: list[Line], *, is_summarised_later: bool = True
+    ) -> None:
+        async with self.context.writing:
+            await self.consolidator.keep_raw(span.scope, str(span.key), span, messages)
+            if is_summarised_later:  # a model that gave three bad answers is not asked again at once
+                await self.context.jobs.put(raw_summary_job(span.scope, span.entry, self.context.now() + _DAY))
+            await self._move_pointer(span)
+
+    async def _move_pointer(self, span: ConversationSpan) -> None:
+        """Say in the transcript that the span is in the history; the window moves, and the next turn sees it."""
+        session = await self.session(span.key)
+        index = session.next_index if session.transcript == span.transcript else span.end
+        record = TurnRecord(
+            turn=f"p{span.entry[1:]}",
+            key=span.key,
+            transcript=span.transcript,
+            scope=span.scope,
+            outcome=MessageOutcome.ANSWERED,
+            lines=(build.pointer(span.end, span.entry),),
+            from_index=index,
+            to_index=index,
+            inbox=(),
+            at=self.context.now(),
+        )
+        await self.records.append(record)
+
+
+def _is_about(job: Job, transcript: str) -> bool:
+    is_meant = job.kind in (CONSOLIDATE, FLUSH) or (job.kind == APPLY and "answer" in job.payload)
+    return is_meant and job.payload.get("transcript") == transcript
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawArchivePrompt:
+    """Asks for a summary of messages that were kept raw. It edits MEMORY.md and replaces the text of their entry."""
+
+    context: UpdateContext
+    consolidator: Consolidator
+    dreamer: Dreamer | None = None  # None = nothing dreams of the history
+    is_scheduled: bool = True
+
+    async def catch_up(self) -> None:
+        """Enqueue a job for each raw archive of any scope: of a version without these jobs, or of the library."""
+        if not self.is_scheduled:
+            return
+        try:
+            for scope in await self.context.history.scopes():
+                for entry in await self.context.history.raw_entries(scope):
+                    await self.context.jobs.put(raw_summary_job(scope, entry.entry, self.context.now()))
+        except StoreUnavailable as error:  # the next start repeats it
+            log.warning("raw_archive.not_caught_up", error=type(error).__name__)
+
+    async def ask(self, job: Job) -> UpdateAnswer | UnusableAnswer | RetryJobLater | None:
+        """Ask about the messages of the job's entry, shortened to fit; after a bad answer again, later and later."""
+        scope, history, model = job.scope, self.context.history, self.context.model
+        entry = await history.find(scope, str(job.payload["entry"]))
+        if entry is None or not entry.raw:
+            return None
+        messages = await history.raw_messages(scope, entry.entry)
+        base = await self.consolidator.current_memory(scope)
+        lines = conversation(messages, zone=self.context.zone(scope), with_numbers=True)
+        if not lines:  # tool results alone, or erased: the entry stays as it is
+            async with self.context.writing:
+                await history.append(scope, replace(entry, raw=""))
+            return None
+        if limit := await self.context.token_limit():
+            lines = shorten_lines(lines, max(limit - 2 * estimate_text(base) - _INSTRUCTIONS, limit // 8))
+        provider = ModelProvider(model=model, purpose="consolidation", turn=job.id, key=entry.session)
+        answer = await self.consolidator.ask(scope, provider, model.name, base, lines)
+        if isinstance(answer, UnusableAnswer):
+            log.warning("raw_archive.failed", entry=entry.entry, reason=answer.reason, is_outage=answer.is_outage)
+            delay = exponential_delay(job.attempts + 1, _DAY, _LONGEST_RAW_WAIT)
+            return answer if answer.is_outage else RetryJobLater(delay, answer.reason)
+        span = TranscriptRange("", entry.start, entry.end)
+        stored = self.consolidator.stored_answer(scope, span, messages, base, answer)
+        stored = replace(stored, entry=entry.entry, timestamp=entry.timestamp)
+        return {"session": entry.session, "answer": dataclasses.asdict(stored)}
+
+    async def apply(self, job: Job) -> None:
+        """Change MEMORY.md, and replace the raw entry's text by the summary."""
+        answer = StoredAnswer(**job.payload["answer"])
+        await self.consolidator.apply(job.scope, str(job.payload["session"]), answer)
+        log.info("raw_archive.summarised", entry=answer.entry)
+
+    async def go_on(self, job: Job, *, is_applied: bool) -> None:
+        """Expect a Dream."""
+        if is_applied and self.dreamer is not None:
+            await self.dreamer.expect(job.scope)
+
+
+# -- /new that waits -------------------------------------------------------------------------------
+
+
+async def archive_now(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: SqlJobs) -> bool:
+    """Run *job*, a `summarise`, now ([000]); return True if the whole conversation is in memory.
+
+    On True the model's answer has been applied to MEMORY.md and the history. On False nothing was changed.
+    """
+    # Tried once already: the note belongs to a conversation that has ended, and this one may go on. Queued, since
+    # it reserves the scope, and due later, so that no worker claims it.
+    ahead = replace(job, id=f"{job.id}.now", attempts=1, due_at=job.due_at + _NOT_BEFORE)
+    await jobs.put(ahead)
+    try:
+        later = await _do(ahead, do, jobs)
+    finally:
+        await jobs.finish(ahead)
+    if later is not None:
+        log.warning("new.not_archived", reason=later.reason)
+    return later is None
+
+
+async def _do(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: SqlJobs) -> RetryJobLater | None:
+    later: RetryJobLater | None = None
+    for _ in range(_ARCHIVE_TRIES):
+        later, is_more = await do(job), False
+        for each in await jobs.pending_in(job.scope):
+            if each.kind == APPLY and _is_about(each, str(job.payload["transcript"])):
+                await do(each)
+                await jobs.finish(each)
+                # Rounds that did not fit one prompt continue as jobs; wait for them too.
+                is_more = is_more or int(each.payload.get("goal", 0)) > int(each.payload["end"])
+        if (later is None and not is_more) or (later is not None and later.counts):
+            break
+        await asyncio.sleep(later.delay.total_seconds() if later is not None else 0)
+    return later
