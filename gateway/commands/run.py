@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
 
 
-_SWITCH_INTERVAL = 0.001  # seconds
+SWITCH_INTERVAL = 0.001  # seconds
 _QUEUED_LINES = 64
 
 
@@ -65,7 +65,7 @@ def run_local_chat() -> int:
 def _run(work: Any) -> Any:
     """Run *work*; of several errors at once, raise the first that one line says all of."""
     # Long texts are formatted in a thread: the event loop has its turn after a millisecond of that, not after five.
-    sys.setswitchinterval(_SWITCH_INTERVAL)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     # A core dump would hold the keys of the settings and what people said.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:

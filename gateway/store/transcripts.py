@@ -42,6 +42,7 @@ _MOVED = 400  # turns that are given to another scope in one operation
 _NEWEST_MOVED = 64  # of each session, with the link itself
 _SLICE = 128  # turns read or changed in one operation
 _SCANNED = 512  # turns of a scope read in one operation
+_SEEN_BYTES = 16 * 1024  # of lines that are searched in one call
 _MOST_BYTES = 4 * 1024 * 1024  # of turns read in one operation, but for the last of them
 _COLUMNS = "seq, turn, key, transcript, from_index, to_index, at, outcome, new_transcript, inbox, body"
 _OF_CHAT = sql("SELECT", _COLUMNS, "FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL")
@@ -365,13 +366,26 @@ class SqlTranscripts:
         return changed
 
     async def visit(self, scope: str, see: Callable[[bytes], bool]) -> None:
-        """Call *see* with the lines of each turn of *scope*, by session and seq, until it returns False.
+        """Call *see* with the lines of some turns of *scope* after others, by session and seq, until it returns False.
 
         It runs in a thread.
         """
+
+        def show(rows: Sequence[tuple[Any, ...]]) -> bool:
+            at_once: list[bytes] = []
+            size = 0
+            for row in rows:
+                at_once.append(bytes(row[-1]))
+                size += len(at_once[-1])
+                if size >= _SEEN_BYTES:
+                    if not see(b"".join(at_once)):
+                        return False
+                    at_once, size = [], 0
+            return not at_once or see(b"".join(at_once))
+
         after: tuple[str, int] | None = None
         while rows := await self._scan(scope, None, after):
-            if not await asyncio.to_thread(lambda rows: all(see(bytes(row[-1])) for row in rows), rows):
+            if not await asyncio.to_thread(show, rows):
                 return
             after = _place(rows[-1])
 

@@ -6,11 +6,13 @@ The question is asked in another chat: the past was not consolidated, so that a 
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gateway.commands.run import SWITCH_INTERVAL
 from gateway.events import SessionKey
 from gateway.ports import StoredTurn, StoreLimits
 from gateway.store.sqlite import FILE, open_file
@@ -26,6 +28,7 @@ _CHAT, _SCOPE = SessionKey("pocket", "long"), "people/pocket%3aann"
 
 async def measure() -> None:
     """Print a preview with a few matches, one without, and one with a match in each turn."""
+    sys.setswitchinterval(SWITCH_INTERVAL)
     with tempfile.TemporaryDirectory(prefix="parlour-forget-") as folder:
         home = Path(folder) / "home"
         await asyncio.to_thread(home.mkdir, 0o700)

@@ -47,7 +47,8 @@ _ENCODED = re.compile(r"\\|&[#A-Za-z]")
 _ENCODED_IN_LINE = re.compile(rb"\\[\\u]|&[#A-Za-z]")
 _SPLITS = re.compile(r"\][(\[]|<[/A-Za-z]")  # a link's target, a reference or a tag, which may divide a word
 _SPLITS_IN_LINE = re.compile(_SPLITS.pattern.encode())
-_JSON_KEY = re.compile(rb'"[A-Za-z_]+":')
+# "assistant" has the letters of other words, and the texts of messages never have such a pair without escapes.
+_JSON_KEY = re.compile(rb'"(?:role|kind)":"[a-z]+"|"[A-Za-z_]+":')
 _JSON_KEY_IN_TEXT = re.compile(_JSON_KEY.pattern.decode())
 _JSON_ESCAPE = re.compile(rb"\\.")
 # Without quotes, which end the texts of a line.

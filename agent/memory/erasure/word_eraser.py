@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -44,6 +46,7 @@ _MOST_EXAMPLES = 5
 _TRIES = 3  # of a compare-and-set
 _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
 _MOST_NEAR = 4
+_SAID = re.compile(rb'"role":"(?:user|assistant)","content":("(?:[^"\\]|\\.)*+")')
 _NEARNESS = 0.75  # of two spellings, from 0 to 1
 PLANNED_KINDS = frozenset(  # of jobs with words of people or of the model, which would be written later
     {REMEMBER, APPLY, EDIT, ASK_ERASURE, TOOL_QUESTION, TOOL_DENIAL, STANDING_DECISION}
@@ -91,6 +94,8 @@ class _Vocabulary:
         self._request_words = request_words
         self._words: set[str] = set()
         self._seen: set[str] = set()  # pieces of texts between blanks, most of which are seen again and again
+        lengths = [_NEARNESS / (2 - _NEARNESS) * len(each) for each in request_words]
+        self._shortest = max(SHORTEST, min(lengths, default=0.0))  # letters of a similar word
 
     @property
     def is_full(self) -> bool:
@@ -101,12 +106,18 @@ class _Vocabulary:
         """Add the words of *text*."""
         if not isinstance(text, str) or self.is_full:
             return
-        pieces = set(text.split()) - self._seen
+        pieces = {each for each in text.split() if len(each) >= self._shortest} - self._seen
         if len(self._seen) > _MOST_WORDS:
             self._seen.clear()
         self._seen |= pieces
         found = words(" ".join(pieces)) if pieces else ()
         self._words.update(each for each in found if self._may_be_near(each) and not is_unspaced(each))
+
+    def add_lines(self, lines: bytes) -> bool:
+        """Add what people and the model say in *lines* of a transcript; return False once no more words are needed."""
+        said = _SAID.findall(lines)
+        self.add(" ".join(str(json.loads(each)) if b"\\" in each else each.decode("utf-8", "replace") for each in said))
+        return not self.is_full
 
     def _may_be_near(self, word: str) -> bool:
         shortest, longest = _NEARNESS / (2 - _NEARNESS) * len(word), (2 - _NEARNESS) / _NEARNESS * len(word)
@@ -222,18 +233,11 @@ class WordEraser:
         """Return words of *scope* that are spelled like those of a request that matches nothing."""
         vocabulary = _Vocabulary(pattern.matcher.words)
 
-        def see(lines: bytes) -> bool:
-            for line in (decode(raw) for raw in lines.split(b"\n") if b'"content"' in raw):
-                if line and kind_of(line) == "message" and line.get("role") in ("user", "assistant"):
-                    vocabulary.add(line.get("content"))
-            return not vocabulary.is_full
-
         for name in DOCUMENTS:
             vocabulary.add((await self._storage.documents.read(scope, name)).text)
         for entry in await self._storage.history.after(scope):
             vocabulary.add(entry.content)
-        await self._storage.transcripts.visit(scope, see)
-
+        await self._storage.transcripts.visit(scope, vocabulary.add_lines)
         return await asyncio.to_thread(vocabulary.near_words)
 
     async def _clear_workspace(

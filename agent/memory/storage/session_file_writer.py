@@ -268,7 +268,7 @@ class SessionFileWriter:
         return changed
 
     async def visit(self, scope: str, see: Callable[[bytes], bool]) -> None:
-        """Call *see* with the lines of each turn of *scope* until it returns False. It runs in a thread."""
+        """Call *see* with the lines of some turns of *scope* after others, in a thread, until it returns False."""
         await self._transcripts.visit(scope, see)
 
     async def remove_turns(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:

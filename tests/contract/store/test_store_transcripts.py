@@ -322,6 +322,7 @@ async def test_a_scan_goes_by_session_and_number(store: SqlStore) -> None:
 async def test_every_turn_is_visited_until_enough_was_seen(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order of a scan, across sessions and slices; no turn is read twice, and none after False."""
     monkeypatch.setattr(statements, "_SCANNED", 2)
+    monkeypatch.setattr(statements, "_SEEN_BYTES", 1)
     await commit(store, *talk(5))
     thread = [turn_of(each, turn=f"thread{n}") for n, each in enumerate(talk(3))]
     await store.transcripts.adopt(SCOPE, THREAD, thread)
@@ -336,6 +337,10 @@ async def test_every_turn_is_visited_until_enough_was_seen(store: SqlStore, monk
 
     await store.transcripts.visit(SCOPE, see)
     assert seen == expected[:3]
+    monkeypatch.setattr(statements, "_SEEN_BYTES", 2**20)
+    found = await visited(store.transcripts, SCOPE)
+    assert b"".join(found) == b"".join(expected)
+    assert len(found) < len(expected)
 
 
 async def test_turns_that_cannot_change_are_passed_over(store: SqlStore) -> None:

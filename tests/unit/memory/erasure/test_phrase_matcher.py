@@ -222,4 +222,5 @@ def test_the_quick_look_finds_what_is_there(request_text: str, text: str) -> Non
     pattern = ErasurePattern.of(request_text)
     assert pattern is not None
     assert pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": text}))
+    assert not ErasurePattern("Istanbul").may_be_in_lines(encode({"i": 1, "role": "assistant", "content": "a cup"}))
     assert not ErasurePattern("content").may_be_in_lines(encode({"i": 1, "role": "user", "content": "a cup"}))
