@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import html
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,6 +66,10 @@ _POLICY = (
 
 # In place of the web server's own, which allows nothing.
 _RECORDING_POLICY = "camera=(), geolocation=(), microphone=(self)"
+
+
+_FOREVER = "private, max-age=31536000, immutable"
+_VERSIONED = re.compile(r"(?:([0-9a-f]{16})/)?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +141,13 @@ async def _page(channel: WebChannel, request: Request) -> Response:
 
 
 async def _asset(request: Request) -> Response:
-    asset = assets().get(request.path_params["name"])
-    return Response(status_code=404) if asset is None else _answer(request, asset, {})
+    """Serve a file of the page; below the version that `page` names, a browser need not ask for it again."""
+    found = _VERSIONED.fullmatch(request.path_params["name"])
+    version, name = found.groups() if found is not None else ("", "")
+    asset = assets().get(name)
+    if asset is None:
+        return Response(status_code=404)
+    return _answer(request, asset, {"Cache-Control": _FOREVER} if version == assets_version() else {})
 
 
 def _answer(request: Request, asset: PageAsset, headers: dict[str, str]) -> Response:
@@ -297,9 +307,16 @@ def assets() -> dict[str, PageAsset]:
 
 
 @cache
+def assets_version() -> str:
+    """Return a text that is different once one of the files is."""
+    return hashlib.sha256("".join(each.tag for each in assets().values()).encode()).hexdigest()[:16]
+
+
+@cache
 def page(language: str) -> PageAsset:
     """Return the page with its words filled in."""
     text = (files("channels.web") / "page" / "index.html").read_text(encoding="utf-8")
+    text = text.replace('="assets/', f'="assets/{assets_version()}/')
     words = {
         key.removeprefix("web."): translate(key, language) for key in load_catalogue(FALLBACK) if key.startswith("web.")
     }

@@ -76,7 +76,7 @@ export class ModelCard {
 
   async call(name, sent) {
     // Loaded with the first use of the card: the console's own way to its operations.
-    this.operations ??= await import("../console/assets/operations.js");
+    this.operations ??= await import("../../console/assets/operations.js");
     return this.operations.call(name, sent);
   }
 

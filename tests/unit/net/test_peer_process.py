@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gateway.net.addresses import _uid_of, is_system_account
+from gateway.net.addresses import _TABLES, Address, _ask_kernel, _uid_of, is_system_account
 
 TABLE = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -42,10 +44,23 @@ async def test_services_are_told_from_people(tmp_path: Path, host: str, port: in
     assert await is_system_account((host, port), ours, tables=(tmp_path / "absent", table)) is expected
 
 
-def test_this_machine_tells_whose_connection_it_is() -> None:
-    """The kernel's own table has our own connection as ours."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        assert (
-            _uid_of(client.getsockname(), server.getsockname(), (Path("/proc/net/tcp"), Path("/proc/net/tcp6")))
-            == os.geteuid()
-        )
+@pytest.mark.parametrize("lookup", [_ask_kernel, partial(_uid_of, tables=_TABLES)], ids=["asked", "tables"])
+@pytest.mark.parametrize(("host", "address"), [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("::", "::ffff:127.0.0.1")])
+def test_this_machine_tells_whose_connection_it_is(
+    lookup: Callable[[Address, Address], int | None], host: str, address: str
+) -> None:
+    """Asked for one connection, or in the kernel's own tables."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    account = 33 if os.geteuid() == 0 else os.geteuid()
+    with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as server:
+        before = os.geteuid()
+        os.seteuid(account)
+        try:
+            client = socket.socket(family)
+        finally:
+            os.seteuid(before)
+        with client:
+            client.connect((address, server.getsockname()[1]))
+            near, far = client.getsockname()[:2], client.getpeername()[:2]
+            assert lookup(near, far) == account
+            assert lookup(near, (far[0], 1)) is None

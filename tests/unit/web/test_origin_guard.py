@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -259,7 +260,15 @@ async def test_every_answer_carries_its_armour(session: Session, open_page: Serv
 
 
 async def test_a_page_that_is_known_is_not_sent_again(session: Session, open_page: ServedPage) -> None:
-    """Files carry an ETag; they are asked for each time, so that an upgrade is seen at once."""
+    """The page is asked for each time, and names its files by their version: an upgrade is seen at once."""
+    async with session.get(open_page.url) as answer:
+        assert answer.headers["Cache-Control"] == "no-cache"
+        name = re.search(r'src="(assets/[0-9a-f]{16}/app\.js)"', await answer.text())
+    assert name is not None
+    async with session.get(f"{open_page.url}{name[1]}") as answer:
+        assert (answer.status, "immutable" in answer.headers["Cache-Control"]) == (200, True)
+    async with session.get(f"{open_page.url}assets/{'0' * 16}/app.js") as answer:  # of a page from before an upgrade
+        assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-cache")
     async with session.get(f"{open_page.url}assets/app.js") as answer:
         tag = answer.headers["ETag"]
         assert answer.headers["Cache-Control"] == "no-cache"
