@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from gateway.admission import AdmissionPolicy, policy_of
+from gateway.alerts import monitor
 from gateway.errors import FailureCause
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, cause_line, failure_line
@@ -182,8 +184,9 @@ async def test_a_server_that_lacks_something_answers(name: str) -> None:
         assert await parlour.channel.ask("c", "my question, hello") == "well"
 
 
-async def test_an_owner_who_reads_the_cause_in_the_chat_gets_no_alert_of_it() -> None:
+async def test_an_owner_who_reads_the_cause_in_the_chat_gets_no_alert_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes to the other owners, and once more to all when the model answers again."""
+    monkeypatch.setattr(monitor, "LOOK_EVERY", timedelta(seconds=0.2))
     refusal, cause = PERMANENT[0]
     is_repaired = False
     owners = policy_of("pocket", ["*"], ["pocket:ann", "pocket:dan"], "mention")
