@@ -18,7 +18,7 @@ pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install install-dev init run test check types other-checks rewritten-tests messages faults fuzz bench bench-pages bench-recall format lock release docs clean
+.PHONY: help install install-dev init run test check types other-checks rewritten-tests messages faults fuzz mutants bench bench-pages bench-recall format lock release docs clean
 
 # Rewritten test modules are kept from one run to the next, and a command's own modules from one process to the next.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,6 +29,7 @@ help:
 	@echo "make test     every check and every test"
 	@echo "make faults   every fault at every call of a turn, on the relay and on the platforms: hours"
 	@echo "make fuzz     the property tests, with new examples on every run"
+	@echo "make mutants  changes code in some modules and lists the changes that no test notices (docs/tests.md)"
 	@echo "make check    ruff, mypy --strict, import-linter, dead links, names, translations"
 	@echo "make messages    bring the translations up to date with the English sentences, mark outdated ones"
 	@echo "make bench    the measurements"
@@ -110,6 +111,11 @@ faults: install-dev
 fuzz: install-dev
 	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile fuzz
 
+# Half an hour. It works on a copy in mutants/, and a second run plays what has changed since. What survives is listed.
+mutants: install-dev
+	$(BIN)/mutmut run --max-children $$(nproc)
+	$(BIN)/mutmut results
+
 bench: install-dev
 	$(BIN)/python -m tests.benchmarks
 
@@ -150,4 +156,4 @@ release: install-dev
 	@cd dist && sha256sum parlour-* > SHA256SUMS && cat SHA256SUMS
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist mutants

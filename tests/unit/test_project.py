@@ -216,3 +216,11 @@ def test_every_entry_point_leads_to_something() -> None:
         assert installed.keys() == lines.keys(), f"{group}: make install"
         for point in installed.values():
             assert point.load() is not None
+
+
+def test_the_modules_and_tests_of_make_mutants_are_there() -> None:
+    """A module or a test that was moved is moved in the lists of pyproject.toml too."""
+    mutants = project()["tool"]["mutmut"]
+    for listed in (*mutants["only_mutate"], *mutants["pytest_add_cli_args_test_selection"]):
+        pattern = listed.replace("/*", "/**/")
+        assert list(ROOT.glob(pattern)), listed
