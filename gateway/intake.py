@@ -163,4 +163,4 @@ class GatewayIntake:
             log.debug("intake.full", key=str(message.key), queued=acceptance.queued)
             return IntakeResult(verdict=IntakeVerdict.FULL)
         is_repeated = acceptance.outcome is not AcceptOutcome.NEW
-        return IntakeResult(verdict=IntakeVerdict.ACCEPTED, is_repeated=is_repeated)
+        return IntakeResult(verdict=IntakeVerdict.ACCEPTED, is_repeated=is_repeated, row=acceptance.seq)

@@ -23,12 +23,18 @@ from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import ChatKind, InboundKind, InboundMessage, MessagePart
 from gateway.i18n import FALLBACK, HELP, command_names, translate
-from gateway.ports import ChannelContext, ChannelState, IntakeResult, IntakeVerdict, channel_wide_key
+from gateway.ports import AcceptedMessage, ChannelContext, ChannelState, IntakeResult, IntakeVerdict, channel_wide_key
 from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)
 
 _FRESH = timedelta(minutes=10)  # a reaction on an older message would only surprise
+
+
+def _chat_of(message: AcceptedMessage) -> str:
+    """Return the Discord channel of a message. The one that starts a thread is beside it, not in it."""
+    thread = message.key.thread
+    return thread if thread and thread != message.message_id else message.key.parent.chat
 
 
 class DiscordReactions:
@@ -37,7 +43,7 @@ class DiscordReactions:
     def __init__(self, context: ChannelContext, api: DiscordApi) -> None:
         self._api = api
         self._emoji: str = context.settings.reaction
-        self.acks = AckReactions(context, self._react)
+        self.acks = AckReactions(context, self._react, _chat_of)
         self.tasks = self.acks.tasks
 
     def show_result(self, chat: str, message: InboundMessage, result: IntakeResult) -> None:
@@ -49,7 +55,7 @@ class DiscordReactions:
         is_new = message.kind is InboundKind.MESSAGE and not message.revision
         is_fresh = utc_now() - message.sent_at < _FRESH
         if self._emoji and result.verdict is IntakeVerdict.ACCEPTED and is_new and is_fresh:
-            self.acks.add(message.key, chat, message.message_id, is_repeated=result.is_repeated)
+            self.acks.add(message.key, chat, message.message_id, result)
 
     async def _react(self, reaction: AckReaction, is_on: bool) -> None:
         await self._api.react(reaction.chat, reaction.message_id, self._emoji, on=is_on)

@@ -61,7 +61,6 @@ class DiscordOutbound:
         file = await self._file(part)
         if part.visible_to:
             message_id = await self._send_privately(part, text, file)
-            self._reactions.acks.settle(part.key)
             self._interactions.presses.settle(part)
             return message_id
         chat = await self._threads.chat_of(part.key)
@@ -112,10 +111,9 @@ class DiscordOutbound:
             return await self._api.post(chat, words, nonce=f"{line}.0p", reply_to=reply_to)
 
     def _settle(self, part: MessagePart) -> None:
-        """Remove the reaction and "is thinking" once a part of the answer is delivered."""
+        """Remove "is thinking" once a part of the answer is delivered."""
         if part.kind is OutboundKind.PREVIEW:
             return
-        self._reactions.acks.settle(part.key)
         self._interactions.presses.settle(part)
         if not part.reply_to:
             self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")

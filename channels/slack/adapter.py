@@ -84,7 +84,7 @@ class SlackChannel:
         self._activity = SlackActivity(self._api, self._language)
         is_native = settings.streaming == "native"
         self._streams = SlackStreams(self._api, self._inbound.sender_of) if is_native else None
-        self._outbound = SlackOutbound(self._api, self._reactions, self._streams, interactions, self._language)
+        self._outbound = SlackOutbound(self._api, self._streams, interactions, self._language)
         self._files = SlackFiles(self._api, settings.base_url, context.blobs, context.state)
         self._socket: SlackSocketMode | None = None
         self._webhook_bot: SlackBotIdentity | None = None  # while events come by HTTP

@@ -253,7 +253,7 @@ class SlackInbound:
     def _show_result(self, event: ParsedEvent, message: InboundMessage, result: IntakeResult) -> None:
         is_new = message.kind is InboundKind.MESSAGE and not event.is_change
         if result.verdict is IntakeVerdict.ACCEPTED and is_new:
-            self._reactions.acknowledge(message.key, event.chat, event.ts, is_repeated=result.is_repeated)
+            self._reactions.acknowledge(message.key, event.chat, event.ts, result)
         if result.line:
             self._reactions.send_ephemeral(
                 event.chat,

@@ -15,7 +15,7 @@ from channels.kit.reactions import AckReaction, AckReactions
 from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
 from channels.slack.render import LINE, SlackButtonPress, without_row
 from gateway.events import InboundMessage, MessagePart, SessionKey
-from gateway.ports import ChannelContext
+from gateway.ports import ChannelContext, IntakeResult
 
 _ADD = "reactions.add"
 _HARMLESS = frozenset({"already_reacted", "no_reaction", "message_not_found"})
@@ -31,10 +31,10 @@ class SlackReactions:
         self.acks = AckReactions(context, self._react)
         self.tasks = self.acks.tasks
 
-    def acknowledge(self, key: SessionKey, chat: str, ts: str, *, is_repeated: bool) -> None:
+    def acknowledge(self, key: SessionKey, chat: str, ts: str, result: IntakeResult) -> None:
         """React to a message that was accepted; has no effect if it has a reaction."""
         if self._emoji and _ADD not in self._refused:
-            self.acks.add(key, chat, ts, is_repeated=is_repeated)
+            self.acks.add(key, chat, ts, result)
 
     def send_ephemeral(
         self,

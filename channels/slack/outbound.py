@@ -14,7 +14,7 @@ from cachetools import FIFOCache
 from channels.kit.background import ChatRateLimits, TokenBucket
 from channels.slack import render
 from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
-from channels.slack.interactions import SlackInteractions, SlackReactions
+from channels.slack.interactions import SlackInteractions
 from channels.slack.parse import SlackBotIdentity
 from channels.slack.render import part_of
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed
@@ -35,14 +35,12 @@ class SlackOutbound:
     def __init__(
         self,
         api: SlackApi,
-        reactions: SlackReactions,
         streams: SlackStreams | None,
         interactions: SlackInteractions,
         language: Callable[[SessionKey], str],
     ) -> None:
         self._language = language
         self._api = api
-        self._reactions = reactions
         self._streams = streams
         self._interactions = interactions
         self.posts = ChatRateLimits(_POST_BURST, lambda _: _POST_INTERVAL)
@@ -143,10 +141,8 @@ class SlackOutbound:
         return str(answer["message_ts"])
 
     def _settle(self, part: MessagePart) -> None:
-        """Remove the reaction and the buttons that the delivered part settles."""
+        """Remove the buttons that the delivered part settles."""
         self._interactions.presses.settle(part)
-        if part.kind is not OutboundKind.PREVIEW:
-            self._reactions.acks.settle(part.key)
 
 
 def _in_thread(part: MessagePart, body: dict[str, Any]) -> dict[str, Any]:

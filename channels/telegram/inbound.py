@@ -132,7 +132,7 @@ class TelegramInbound:
     def _show_result(self, message: InboundMessage, result: IntakeResult) -> None:
         # Nothing is shown before admission.
         if result.verdict is IntakeVerdict.ACCEPTED:
-            self._reactions.acknowledge(message, is_repeated=result.is_repeated)
+            self._reactions.acknowledge(message, result)
             if is_bot_added(message) and self.misses_messages(self._reply_policy(message.key.chat)):
                 self._reactions.send_line(message.key, translate("telegram.privacy", self._language(message.key)))
         if result.line:

@@ -25,7 +25,7 @@ from gateway.errors import RetryLater
 from gateway.events import InboundMessage, MessageButton, MessagePart, SessionKey
 from gateway.i18n import load_catalogue, translate
 from gateway.i18n.languages import LANGUAGES
-from gateway.ports import ChannelContext
+from gateway.ports import ChannelContext, IntakeResult
 from gateway.text import button_rows, render_plain
 
 log = structlog.get_logger(__name__)
@@ -42,12 +42,12 @@ class TelegramReactions:
         self.acks = AckReactions(context, self._react)
         self.tasks = self.acks.tasks
 
-    def acknowledge(self, message: InboundMessage, *, is_repeated: bool) -> None:
+    def acknowledge(self, message: InboundMessage, result: IntakeResult) -> None:
         """React to a message that was accepted; edits and commands get no reaction, nor do messages of a crowd."""
         is_command = message.command.startswith(("/", "!"))
         is_crowded = self._limits.calls.delay(reserve=Decoration.REACTION) > 0
         if self._emoji and message.message_id and not message.revision and not is_command and not is_crowded:
-            self.acks.add(message.key, message.key.parent.chat, message.message_id, is_repeated=is_repeated)
+            self.acks.add(message.key, message.key.parent.chat, message.message_id, result)
 
     def send_line(self, key: SessionKey, line: str) -> None:
         """Send one line to the chat."""

@@ -65,7 +65,6 @@ class TelegramOutbound:
         self._bot = bot
         self._chats = chats
         self._limits = limits
-        self._reactions = reactions
         self._buttons = buttons
         self._files = files
         self.activity = TelegramActivity(
@@ -112,7 +111,6 @@ class TelegramOutbound:
             )
         except _UnchangedError:
             log.debug("telegram.unchanged", channel=self._name, part=part.id)
-        self._settle(part)
         return build_receipt(part, message_id)
 
     async def find(self, part: MessagePart) -> DeliveryReceipt | None:
@@ -140,7 +138,6 @@ class TelegramOutbound:
         )
         self._acquire(key)
         sent = await self._call(part, key, call)
-        self._settle(part)
         self._buttons.presses.settle(part)
         return DeliveryReceipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
 
@@ -235,10 +232,6 @@ class TelegramOutbound:
                 if is_unchanged(error):
                     raise _UnchangedError from None
                 raise
-
-    def _settle(self, part: MessagePart) -> None:
-        if part.kind is not OutboundKind.PREVIEW:
-            self._reactions.acks.settle(part.key)
 
 
 class _UnchangedError(Exception):

@@ -103,9 +103,6 @@ def build_channels(app: Runtime) -> ConfiguredChannels:
     channels: dict[str, Channel] = {}
     routes: list[BaseRoute] = []
 
-    async def open_messages(key: SessionKey) -> frozenset[str]:
-        return frozenset(row.message.message_id for row in await store.journal.waiting_rows(key))
-
     def add(name: str, plugin: ChannelPlugin, channel_settings: Any) -> None:
         channel = plugin.open(
             ChannelContext(
@@ -120,7 +117,6 @@ def build_channels(app: Runtime) -> ConfiguredChannels:
                 allowed_commands=partial(allowed_commands, app),
                 is_console_owner=partial(is_console_owner, app, name),
                 has_transcription=bool(settings.llm.transcription_model),
-                open_messages=open_messages,
                 language=app.locales.language,
                 folder=settings.home / "uploads" / name,
                 proxy=settings.proxy_address,

@@ -179,8 +179,6 @@ class ChatDeliveryWorker:
         except SendFailed as error:
             await self._failed(part, error, 1 + len(later))
         else:
-            if part.moved_to:
-                self._remove_reactions()  # the channel knows the chat that the part went to
             return await self._delivered(receipt, later)
         return True
 
@@ -210,6 +208,7 @@ class ChatDeliveryWorker:
         self.is_woken = False  # as in `_ask_outbox`: the answer says whether there is more
         has_more = await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt, then=then))
         self._marked = then
+        self._remove_reactions()  # not before: a kill meanwhile would leave the part in doubt
         self.delayed = None
         self._context.meter.count("delivered", channel=self._channel.name)
         if not later:

@@ -12,6 +12,7 @@ from gateway.ports.account_links import ScopeMove as ScopeMove
 from gateway.ports.alerts import Alert as Alert
 from gateway.ports.alerts import NotificationState as NotificationState
 from gateway.ports.alerts import WebhookPost as WebhookPost
+from gateway.ports.channel import AcceptedMessage as AcceptedMessage
 from gateway.ports.channel import Channel as Channel
 from gateway.ports.channel import ChannelCapabilities as ChannelCapabilities
 from gateway.ports.channel import ChannelContext as ChannelContext

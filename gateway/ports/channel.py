@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,6 +34,7 @@ class IntakeResult:
     is_repeated: bool = False  # the message was stored before
     reason: str = ""  # admission's reason; never shown to unknown senders
     line: str = ""  # line to show to the sender, or ""
+    row: int = 0  # number of its inbox row, if it was accepted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +114,18 @@ class Intake(Protocol):
 CACHED_NOTES = "cached."  # how the names of notes begin that are served from memory
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptedMessage:
+    """A message of a channel that was accepted, open or ended."""
+
+    row: int  # number of its inbox row
+    key: SessionKey
+    message_id: str
+    at: datetime
+
+
 class ChannelState(Protocol):
-    """A channel's own small durable notes (high-water marks, login sessions), by name."""
+    """A channel's own small durable notes (high-water marks, login sessions), by name, and its accepted messages."""
 
     async def load(self, name: str) -> str | None:
         """Return a note, or None."""
@@ -136,6 +147,21 @@ class ChannelState(Protocol):
 
     async def all(self, prefix: str) -> Mapping[str, str]:
         """Return the notes whose names begin with *prefix*, which is not empty, by name."""
+
+    def just_ended(self, rows: Collection[int]) -> frozenset[int]:
+        """Return those of *rows* that a turn of this worker has ended a short time ago. Does not ask the store."""
+
+    async def ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
+        """Return those of *rows*, which are of *key*, that have ended, or do not exist any more."""
+
+    async def save_first_row(self, row: int | None, *, within: float = 0.0) -> None:
+        """Note durably that this worker is not done with the messages from *row* on; None: it is done with all."""
+
+    async def take_over_rows(self, limit: int) -> Sequence[AcceptedMessage]:
+        """Return the messages with which killed workers were not done, the newest *limit*.
+
+        The first of them becomes this worker's own first row, in the same transaction.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,11 +263,6 @@ class ReplyPolicies:
     every: frozenset[ReplyPolicy]  # every policy of the channel's chats
 
 
-async def none_open(_: SessionKey) -> frozenset[str]:
-    """Return that no message of a session waits for its answer."""
-    return frozenset()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
     """Arguments a channel is built from."""
@@ -257,7 +278,6 @@ class ChannelContext:
     panels: PersonPanels | None = None  # for channels that show what is kept of a person
     is_console_owner: Callable[[str], bool] | None = None  # True if a user may call every operation of the console here
     has_transcription: bool = False  # recordings are transcribed for the model
-    open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids of unanswered messages
     language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat
     folder: Path | None = None  # for the channel's files; created by the first write
     proxy: str = field(default="", repr=False)  # for all connections, by gateway.net; "" = none; secret

@@ -124,7 +124,7 @@ class SupportsReactions(Protocol):
     """A channel that acknowledges messages by a reaction, which goes when their answer is delivered."""
 
     def remove_reactions(self, key: SessionKey) -> None:
-        """Remove the reactions of the messages of *key* that have ended, although nothing was sent there.
+        """Remove the reactions of the messages of *key* that have ended: a part is stored as sent, or given up.
 
         Returns at once; failures are logged.
         """

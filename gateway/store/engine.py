@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Generic, TypeAlias, TypeVar
 
+from cachetools import FIFOCache
+
 from gateway.events import InboundMessage, SessionKey
 from gateway.journal_file import STAMPED_SESSIONS, StampedTurn
 from gateway.ports.erasure import ErasedWords
@@ -29,6 +31,7 @@ from gateway.store.writer import Operation, StoreReader, StoreWriter
 Clock: TypeAlias = Callable[[], datetime]
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+_ENDED = 10_000  # rows
 
 
 def utc_now() -> datetime:
@@ -90,6 +93,8 @@ class StoreEngine:
     behind_turns: dict[SessionKey, Callable[[InboundMessage], None]] = field(default_factory=dict)
     # Replies that a commit stores with their parts, until delivery takes them; marked once that is durable.
     cut: dict[SessionKey, PendingDelivery] = field(default_factory=dict)
+    # Inbox rows that commits of this worker have ended, the last ones.
+    ended: FIFOCache[int, None] = field(default_factory=lambda: FIFOCache(_ENDED))
     offered_controls: set[int] = field(default_factory=set)  # open rows
     earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
     recorded: asyncio.Event = field(default_factory=asyncio.Event)

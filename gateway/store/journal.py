@@ -356,6 +356,7 @@ class SqlJournal:
             engine.may_have_stale = True
         engine.recorded.set()
         if record.inbox:
+            engine.ended.update(dict.fromkeys(record.inbox))
             engine.note_turn(record.key, record.turn, record.at)
         for key in {message.key for message in new.commit.outbound}:
             engine.wake_chat(key)

@@ -206,6 +206,13 @@ _DROP_SCOPE_FILES = (
 _NO_INDEX_OF_ENDS = (
     "DROP INDEX IF EXISTS inbox_ended; DROP INDEX IF EXISTS outbox_ended; DROP INDEX IF EXISTS dedupe_seq"
 )
+# A worker's first row that may have a reaction, in place of a note for each reaction (gateway/store/records.py).
+_FIRST_ROWS = (
+    "INSERT INTO note (channel, name, value) SELECT DISTINCT channel, 'first_row/', "
+    "(SELECT CAST(coalesce(min(seq), 0) AS TEXT) FROM inbox WHERE ended_at IS NULL) FROM note "
+    "WHERE name >= 'reaction/' AND name < 'reaction0'; "
+    "DELETE FROM note WHERE name >= 'reaction/' AND name < 'reaction0'"
+)
 
 
 def _script(statements: str) -> Migration:
@@ -233,9 +240,10 @@ MIGRATIONS: Mapping[int, Migration] = {
     23: _keep_texts,
     24: drop_scope_files,
     25: _script(_NO_INDEX_OF_ENDS),
+    26: _script(_FIRST_ROWS),
 }
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
-ALONE = frozenset({17, 19, 23, 24, 25})
+ALONE = frozenset({17, 19, 23, 24, 25, 26})
 
 
 def require_known(version: int) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports.channel import CACHED_NOTES
+from gateway.ports.channel import CACHED_NOTES, AcceptedMessage
 from gateway.ports.journal import InboxRow, SessionRow, StoredRecord, TurnRecord
 from gateway.store import session_queue, turn_commits
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.journal import SqlJournal
-from gateway.store.row_codec import quote, read_key, sql, unquote, write_key
+from gateway.store.row_codec import moment, quote, read_key, sql, unquote, write_key
+from gateway.store.workers import LISTED_WORKERS
 
 _CHOOSERS = sql(
     "SELECT key, scope FROM session WHERE scope IN (SELECT subject FROM preference WHERE name = 'language')"
@@ -24,6 +26,17 @@ _DROP_NOTE = "DELETE FROM note WHERE channel = ? AND name = ?"
 _TAKE_NOTE = "DELETE FROM note WHERE channel = ? AND name = ? RETURNING value"
 _WRITTEN_WITHIN = 2.0  # seconds: until the next message, or the next look at whether the store can be written
 _FORGET_WITHIN = 5.0  # seconds: until the chat's next message, as a rule
+_FIRST_ROW = "first_row/"  # and the name of a worker
+_LEFT_ROWS = sql(
+    "SELECT name, value FROM note WHERE channel = ? AND name >= 'first_row/' AND name < 'first_row0'",
+    "AND substr(name, 11) NOT IN",  # what is behind the prefix
+    LISTED_WORKERS,
+)
+_ROWS_FROM = (
+    "SELECT seq, key, message_id, accepted_at FROM inbox WHERE seq >= ? AND key > ? AND key < ? AND state != 'control' "
+    "AND message_id != '' AND message_id NOT LIKE 'job:%' ORDER BY seq DESC LIMIT ?"
+)
+_OPEN_ROWS = "SELECT seq FROM inbox WHERE key = ? AND ended_at IS NULL"
 
 
 def choosers(database: Database) -> dict[SessionKey, str]:
@@ -211,6 +224,39 @@ class SqlChannelState:
         self._engine.writer.submit_nowait(
             lambda database: database.execute(_DROP_NOTE, columns).close(), group=columns, within=_FORGET_WITHIN
         )
+
+    def just_ended(self, rows: Collection[int]) -> frozenset[int]:
+        """Return those of *rows* that a turn of this worker has ended a short time ago."""
+        return frozenset(row for row in rows if row in self._engine.ended)
+
+    async def ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
+        """Return those of *rows*, which are of *key*, that have ended, or do not exist any more."""
+        column = write_key(key)
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(_OPEN_ROWS, (column,)).fetchall(), group=key.parent
+        )
+        return frozenset(rows) - {row for (row,) in found}
+
+    async def save_first_row(self, row: int | None, *, within: float = 0.0) -> None:
+        """Note that this worker is not done with the messages from *row* on."""
+        await self.save(f"{_FIRST_ROW}{self._engine.worker.name}", None if row is None else str(row), within=within)
+
+    async def take_over_rows(self, limit: int) -> Sequence[AcceptedMessage]:
+        """Return the messages with which killed workers were not done, the newest *limit*."""
+        channel, own = self._channel, f"{_FIRST_ROW}{self._engine.worker.name}"
+
+        def take_over(database: SharedDatabase) -> Sequence[tuple[Any, ...]]:
+            left = database.execute(_LEFT_ROWS, (channel,)).fetchall()
+            if not left:
+                return ()
+            mine = database.execute("SELECT value FROM note WHERE channel = ? AND name = ?", (channel, own)).fetchall()
+            first = min(int(value) for value, *_ in (*mine, *((value,) for _, value in left)))
+            database.executemany(_DROP_NOTE, [(channel, name) for name, _ in left]).close()
+            database.execute(_PUT_NOTE, (channel, own, str(first))).close()
+            return database.execute(_ROWS_FROM, (first, f"{channel}:", f"{channel};", limit)).fetchall()
+
+        found = await self._engine.writer.submit(take_over)
+        return tuple(AcceptedMessage(row, read_key(key), unquote(id_), moment(at)) for row, key, id_, at in found)
 
     def cached(self) -> Mapping[str, str]:
         """Return the notes that are served from memory."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gateway.store.database import Database
 
-VERSION = 25
+VERSION = 26
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 

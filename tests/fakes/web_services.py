@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from channels.web.adapter import WebChannel
 from gateway.errors import FileUnavailable, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
 from gateway.ports import (
+    AcceptedMessage,
     Channel,
     ChannelContext,
     ChatActivity,
@@ -38,6 +40,42 @@ class FakeState:
 
     def __init__(self) -> None:
         self.notes: dict[str, str] = {}
+        self.accepted: list[AcceptedMessage] = []
+        self.unanswered: set[str] = set()  # ids of messages whose turns have not ended
+        self.first_row: int | None = None  # of this run
+        self.killed: list[int] = []  # those of runs that were killed
+
+    def accept(self, key: SessionKey, message_id: str) -> int:
+        """Return the number of a message's row."""
+        at = datetime.now(UTC)
+        self.accepted.append(AcceptedMessage(len(self.accepted) + 1, key, message_id, at))
+        return next(each.row for each in self.accepted if each.message_id == message_id)
+
+    def kill(self) -> None:
+        """Have the next run take over."""
+        self.killed += [] if self.first_row is None else [self.first_row]
+        self.first_row = None
+
+    def just_ended(self, rows: Collection[int]) -> frozenset[int]:
+        """Return none: the test ends rows."""
+        return frozenset()
+
+    async def ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
+        """Return those that are answered, as the test says."""
+        return frozenset(rows) - {each.row for each in self.accepted if each.message_id in self.unanswered}
+
+    async def save_first_row(self, row: int | None, *, within: float = 0.0) -> None:
+        """Note it."""
+        self.first_row = row
+
+    async def take_over_rows(self, limit: int) -> Sequence[AcceptedMessage]:
+        """Return what killed runs have left."""
+        if not self.killed:
+            return ()
+        first = min(self.killed)
+        self.killed.clear()
+        self.first_row = first if self.first_row is None else min(first, self.first_row)
+        return [each for each in self.accepted if each.row >= first][-limit:]
 
     async def load(self, name: str) -> str | None:
         """Return a note."""
@@ -119,7 +157,6 @@ class FakePageServices:
     verdict: IntakeResult | None = None  # given instead of accepting
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     channel: Channel | None = None
-    unanswered: set[str] = field(default_factory=set)  # ids of messages whose turns have not ended
     state: FakeState = field(default_factory=FakeState)
     blobs: FakeBlobs = field(default_factory=FakeBlobs)
     folder: Path | None = None
@@ -142,15 +179,10 @@ class FakePageServices:
             state=self.state,
             blobs=self.blobs,
             sessions=self,
-            open_messages=self.open_messages,
             language=lambda _: self.language,
             folder=self.folder,
             proxy=self.proxy,
         )
-
-    async def open_messages(self, _: SessionKey) -> frozenset[str]:
-        """Return which messages are not answered yet, as the test says."""
-        return frozenset(self.unanswered)
 
     # Intake
 
@@ -178,7 +210,7 @@ class FakePageServices:
                 task = asyncio.create_task(self.think(message, self.answer(message.text)), name="fake answer")
                 self._answers.add(task)
                 task.add_done_callback(self._answers.discard)
-        return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
+        return IntakeResult(verdict=IntakeVerdict.ACCEPTED, row=self.state.accept(message.key, message.message_id))
 
     async def membership_changed(self, place: MembershipChange) -> None:
         """Note that we were added to *place*, or are gone from it."""

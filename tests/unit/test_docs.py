@@ -195,7 +195,8 @@ async def test_the_channel_example_plays_a_turn() -> None:
     """Over real HTTP: a file in, a reaction while the turn runs, the answer. The contract suite runs on it as well."""
     block = DOCS["docs/extending.md"].partition("```python\n# parlour_tern/__init__.py")[2].partition("```")[0]
     assert block.count("\n") < 250
-    harness, services = TernHarness(), FakePageServices(unanswered={"m1"})
+    harness, services = TernHarness(), FakePageServices()
+    services.state.unanswered = {"m1"}
     async with open_tern() as server:
         channel: Any = harness.kind.open(services.context("tern", harness.settings(server)))
         running = asyncio.create_task(channel.run(), name="channel tern")
@@ -208,9 +209,10 @@ async def test_the_channel_example_plays_a_turn() -> None:
             assert (await channel.sender(message)).is_admin
             while server.reactions != {("m1", "eyes")}:
                 await server.wait_changed()
-            services.unanswered.clear()
+            services.state.unanswered.clear()
             (part,) = channel.render(OutboundMessage(id="t1.1", key=message.key, text="**hi**"))
             receipt = await channel.send(part)
+            channel.remove_reactions(message.key)
             found = await channel.find(part)
             assert (found.part, found.message_id) == (receipt.part, receipt.message_id)
             while server.reactions:

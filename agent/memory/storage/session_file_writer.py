@@ -188,14 +188,23 @@ class SessionFileWriter:
             pause = 0.0 if is_clean else min(max(pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
             if self._unsynced and clock() >= self._sync_at:
                 await self.sync()
+            if await self._wait_unwritten(pause):
+                await asyncio.sleep(max(self._policy.wait.total_seconds(), pause))
+
+    async def _wait_unwritten(self, pause: float) -> bool:
+        """Return True when there is a commit; False after a pause, since none tells of a file that became stale.
+
+        Files are flushed to the disk meanwhile.
+        """
+        for seconds in (pause,) if pause else (_SYNC_PAUSE, _LONGEST_PAUSE):
             try:
-                # No commit tells of a file that became stale, or that an erasure could not write.
-                async with asyncio.timeout(pause or (_SYNC_PAUSE if self._unsynced else _LONGEST_PAUSE)):
+                async with asyncio.timeout(seconds):
                     await self._records.wait_unwritten()
             except TimeoutError:
                 await self.sync()
-                continue
-            await asyncio.sleep(max(self._policy.wait.total_seconds(), pause))
+            else:
+                return True
+        return False
 
     async def flush(self) -> bool:
         """Write what was committed so far, and what is stale of the chats of this gateway; return False if it cannot.

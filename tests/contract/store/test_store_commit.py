@@ -11,7 +11,7 @@ import pytest
 
 from agent.memory.prompt.prompt_snapshot import digest_of
 from gateway.errors import LeaseLost
-from gateway.events import OutboundKind, OutboundMessage
+from gateway.events import OutboundKind, OutboundMessage, SessionKey
 from gateway.ports import FileKind
 from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import Job, JobAdvance, TurnCommit, TurnStep
@@ -347,3 +347,36 @@ async def test_choices_and_notes_survive(backend: StoreBackend) -> None:
     assert store.state("web").cached() == {f"{CACHED_NOTES}login": "ann\ud800"}
     assert await store.state("web").take("reaction/2") == "x"
     assert await store.state("web").take("reaction/2") is None
+
+
+async def test_the_next_run_takes_over_the_messages_of_a_killed_one(backend: StoreBackend) -> None:
+    """Those of its channel from its first row on, ended or not; nobody else gets them, and a clean stop leaves none."""
+    store = await backend.open()
+    rows = [(await accept(store, said(id=str(n)))).seq for n in range(4)]
+    other = (await accept(store, said(id="9", key=SessionKey("web", "ann")))).seq
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, "one"))
+    state = store.state(ANN.channel)
+    ended = {row.seq for row in lease.rows}
+    assert state.just_ended({*rows, other}) == ended
+    assert await state.ended(ANN, rows) == ended
+    assert await state.ended(ANN, [10_000]) == {10_000}
+    await state.save_first_row(rows[1])
+    await store.state("web").save_first_row(None)
+    assert await state.take_over_rows(10) == ()
+    store = await backend.reopen()
+    state = store.state(ANN.channel)
+    assert state.just_ended(rows) == frozenset()
+    await state.save_first_row(rows[3])
+    assert await store.state("web").take_over_rows(10) == ()
+    found = await state.take_over_rows(10)
+    assert [(each.row, each.key, each.message_id) for each in found] == [(rows[n], ANN, str(n)) for n in (3, 2, 1)]
+    assert await state.take_over_rows(10) == ()
+    store = await backend.reopen()
+    assert len(await store.state(ANN.channel).take_over_rows(10)) == 3  # its own first row had become that of the first
+    assert len(await store.state(ANN.channel).take_over_rows(10)) == 0
+    store = await backend.reopen()
+    assert len(await store.state(ANN.channel).take_over_rows(2)) == 2
+    await store.state(ANN.channel).save_first_row(None)
+    store = await backend.reopen()
+    assert await store.state(ANN.channel).take_over_rows(10) == ()

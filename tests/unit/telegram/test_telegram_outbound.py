@@ -254,11 +254,12 @@ async def test_a_private_answer_goes_to_its_person(line: TelegramConnection) -> 
 async def test_the_sign_on_a_message_goes_when_it_is_answered(server: TelegramServer) -> None:
     """👀 on what was taken, gone from it and from what came before once the answer stands; none on a command."""
     async with open_line(server) as line:
-        line.services.unanswered = {"4"}
+        line.services.state.unanswered = {"4"}
         for text in ("one", "two", "/status", "three"):
             server.say(text)
         await server.until(lambda: len(server.reactions) == 3)
         await line.channel.send(part(line, "Both.", ANN, reply_to="2"))
+        line.channel.remove_reactions(ANN)
         await server.until(lambda: len(server.reactions) == 5)
     put = [each["message_id"] for each in server.reactions if each.get("reaction")]
     taken = [each["message_id"] for each in server.reactions if not each.get("reaction")]
