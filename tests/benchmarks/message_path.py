@@ -1,4 +1,4 @@
-"""How much of the tree a message runs through: the files and functions of one warm text over Telegram.
+"""How much of the tree a message runs through: files, functions and store calls of one warm text over Telegram.
 
 It is the figure of a reader who follows a message with a debugger. What runs only at the start, or for the first
 message of a chat, does not count; what runs behind the answer does.
@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 
 from tests.benchmarks.harness import row
 from tests.fakes.inprocess_gateway import InstantModel
+from tests.fakes.store import WriterLog, writer_of
 from tests.fakes.telegram_gateway import open_gateway
 from tests.fakes.telegram_server import open_telegram
 
@@ -64,8 +65,9 @@ async def measure(*, listed: bool = False) -> None:
     tracer = CallTracer()
     tracer.install()
     try:
-        async with open_telegram() as server, open_gateway(server, InstantModel()):
+        async with open_telegram() as server, open_gateway(server, InstantModel()) as up:
             server.now = lambda: int(time.time())
+            calls = WriterLog(writer_of(up.app.store))
 
             async def ask(text: str) -> None:
                 posts = len(server.posts)
@@ -75,10 +77,12 @@ async def measure(*, listed: bool = False) -> None:
             for number in range(WARM):
                 await ask(f"warm {number}")
                 await asyncio.sleep(PACE)
+            calls.clear()
             tracer.is_on = True
             await ask("the one that counts")
             await asyncio.sleep(BEHIND)
             tracer.is_on = False
+            row("store calls of a warm text", operations=len(calls.operations), transactions=len(calls.transactions))
     finally:
         tracer.remove()
     functions = tracer.functions()

@@ -25,10 +25,72 @@ from gateway.store.engine import Clock, utc_now
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import copy_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
-from gateway.store.writer import BatchResult, ExclusiveOperation, FullDisk, Operation, run_batch, settle_entry
+from gateway.store.writer import (
+    BatchResult,
+    BatchWriter,
+    ExclusiveOperation,
+    FullDisk,
+    Operation,
+    StoreWriter,
+    _QueuedOperation,
+    run_batch,
+    settle_entry,
+)
 
 T = TypeVar("T")
 _WAL, _NO_WAL = b"\x02\x02", b"\x01\x01"  # the first in the header of a file; in memory there is no log
+
+
+class WriterLog:
+    """The operations that a store's writer gets from now on, and the transactions that store them.
+
+    Those of the look at the store that the gateway takes each second, whatever happens, do not count.
+    """
+
+    _EACH_SECOND = frozenset({"SqlStore.check", "SqlJobs.count", "SqlJournal.depth"})
+
+    def __init__(self, writer: StoreWriter) -> None:
+        assert isinstance(writer, BatchWriter)
+        self.operations: list[str] = []
+        self.transactions: list[list[str]] = []
+        self._writer = writer
+        self._noted = asyncio.Event()
+        self._enqueue, self._store = writer._enqueue, writer._store
+        writer._enqueue = self._note_operation  # type: ignore[method-assign]
+        writer._store = self._note_transaction  # type: ignore[method-assign]
+
+    def clear(self) -> None:
+        """Begin again."""
+        self.operations.clear()
+        self.transactions.clear()
+
+    async def wait(self, name: str) -> None:
+        """Return when an operation of this name was given."""
+        while name not in self.operations:
+            self._noted.clear()
+            await self._noted.wait()
+
+    def _note_operation(self, entry: _QueuedOperation, within: float) -> None:
+        if (name := _name_of(entry)) not in self._EACH_SECOND:
+            self.operations.append(name)
+            self._noted.set()
+        self._enqueue(entry, within)
+
+    async def _note_transaction(self, entries: list[_QueuedOperation]) -> None:
+        names, before = [_name_of(each) for each in entries], self._writer.commits
+        await self._store(entries)
+        if self._writer.commits > before and not self._EACH_SECOND & set(names):
+            self.transactions.append(names)
+
+
+def writer_of(store: SqlStore) -> StoreWriter:
+    """Return the writer of an open store."""
+    return store._engine.writer
+
+
+def _name_of(entry: _QueuedOperation) -> str:
+    operation = entry.operation.func if isinstance(entry.operation, partial) else entry.operation
+    return operation.__qualname__.partition(".<locals>")[0]
 
 
 class InlineWriter:

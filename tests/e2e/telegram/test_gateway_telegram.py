@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 from gateway.i18n import translate
+from tests.fakes.store import WriterLog, writer_of
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer
 
@@ -40,6 +42,30 @@ async def test_a_day_in_the_life(server: TelegramServer) -> None:
     assert (threaded.thread, threaded.text) == (7, "You said: sure?")
     assert len(model.asked) == 3
     assert 666 not in {each["chat_id"] for each in (*server.actions, *server.reactions)}
+
+
+async def test_a_warm_text_costs_seven_store_calls_in_four_transactions(server: TelegramServer) -> None:
+    """Reaction, answer and file included; what a chat's first messages cost more does not count."""
+    async with open_gateway(server, EchoModel()) as up:
+        for n in range(3):
+            server.say(f"warm {n}")
+            await server.until(lambda: len(server.posts) > n and len(server.reactions) == 2 * n + 2)  # noqa: B023
+            await up.idle()
+        calls = WriterLog(writer_of(up.app.store))
+        server.say("the one that counts")
+        await server.until(lambda: len(server.posts) == 4 and len(server.reactions) == 8)
+        await calls.wait("SqlTurnRecords.mark_written")
+        count, transactions = Counter(calls.operations), list(calls.transactions)
+    assert count.pop("SqlTurnRecords.unwritten") <= 2  # one more if the file of the turn before is late
+    assert count == {
+        "SqlJournal.accept": 1,
+        "SqlJournal.claim": 1,
+        "SqlJournal.spend": 1,
+        "SqlJournal.commit": 1,
+        "SqlOutbox.mark_sent": 1,
+        "SqlTurnRecords.mark_written": 1,
+    }
+    assert len(transactions) <= 4  # the file's mark goes with the next one that is needed anyway
 
 
 async def test_an_answer_is_drafted_and_then_rings(server: TelegramServer) -> None:
