@@ -1,6 +1,6 @@
 """Mechanisms that every chat platform needs; a channel adds only what is its platform's own.
 
-`lookups` expiring look-ups, `reactions` acknowledging reactions that a kill does not leave, `followed_threads` threads that
+`lookups` expiring look-ups, `reactions` acknowledging reactions, which no kill leaves, `followed_threads` threads that
 need no mention, `pending_responses` presses and commands, `background` tasks, typing indicators, token buckets and
 limits for each person or chat, `bodies` request bodies, files and receipts, `settings` validators.
 
