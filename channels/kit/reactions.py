@@ -120,7 +120,7 @@ class AckReactions:
     async def _add(self, reaction: AckReaction, *, is_repeated: bool) -> None:
         if reaction.message_id in self._added.get(reaction.key, {}) or len(self._rows) >= _LIMIT:
             return
-        if is_repeated and await self._state.ended(reaction.key, (reaction.row,)):
+        if is_repeated and await self._state.find_ended(reaction.key, (reaction.row,)):
             return  # nothing would remove it before the next sweep
         self._keep(reaction)
         self._highest_row = max(self._highest_row, reaction.row)
@@ -144,7 +144,7 @@ class AckReactions:
         self._not_before.pop(key, None)
         reactions = self._added.get(key, {})
         rows = {each.row for each in reactions.values()}
-        ended = self._state.just_ended(rows) or await self._state.ended(key, rows)
+        ended = self._state.just_ended(rows) or await self._state.find_ended(key, rows)
         for reaction in [each for each in reactions.values() if each.row in ended]:
             try:
                 await self._call(reaction, False)

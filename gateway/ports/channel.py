@@ -151,7 +151,7 @@ class ChannelState(Protocol):
     def just_ended(self, rows: Collection[int]) -> frozenset[int]:
         """Return those of *rows* that a turn of this worker has ended a short time ago. Does not ask the store."""
 
-    async def ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
+    async def find_ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
         """Return those of *rows*, which are of *key*, that have ended, or do not exist any more."""
 
     async def save_first_row(self, row: int | None, *, within: float = 0.0) -> None:

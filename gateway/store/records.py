@@ -229,7 +229,7 @@ class SqlChannelState:
         """Return those of *rows* that a turn of this worker has ended a short time ago."""
         return frozenset(row for row in rows if row in self._engine.ended)
 
-    async def ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
+    async def find_ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
         """Return those of *rows*, which are of *key*, that have ended, or do not exist any more."""
         column = write_key(key)
         found = await self._engine.writer.submit(

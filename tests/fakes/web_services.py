@@ -60,7 +60,7 @@ class FakeState:
         """Return none: the test ends rows."""
         return frozenset()
 
-    async def ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
+    async def find_ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
         """Return those that are answered, as the test says."""
         return frozenset(rows) - {each.row for each in self.accepted if each.message_id in self.unanswered}
 

@@ -359,8 +359,8 @@ async def test_the_next_run_takes_over_the_messages_of_a_killed_one(backend: Sto
     state = store.state(ANN.channel)
     ended = {row.seq for row in lease.rows}
     assert state.just_ended({*rows, other}) == ended
-    assert await state.ended(ANN, rows) == ended
-    assert await state.ended(ANN, [10_000]) == {10_000}
+    assert await state.find_ended(ANN, rows) == ended
+    assert await state.find_ended(ANN, [10_000]) == {10_000}
     await state.save_first_row(rows[1])
     await store.state("web").save_first_row(None)
     assert await state.take_over_rows(10) == ()
