@@ -46,11 +46,11 @@ async def open_app(
         home = stack.enter_context(open_home(settings.home))
         if lost := await asyncio.to_thread(describe_loss, home, settings.store.address):
             raise UserError(lost)
-        store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
         objects = None
-        if settings.store.objects.url and store.earlier_files is not None:
+        if settings.store.objects.url and settings.store.address:
             objects = open_objects(settings.store.objects, settings.proxy_address)
-            store.files.use_objects(objects)
+        opening = open_store(settings, has_served=channels, now=now, objects=objects)
+        store = await stack.enter_async_context(opening)
         meter = await stack.enter_async_context(open_recorder(settings))
         app = Runtime(
             settings=settings,

@@ -11,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent.llm.chat_model import ChatModel
+from agent.memory.erasure.commit_filter import CommitFilter
 from agent.tools.tool import Tool
 from gateway.admission import AdmissionPolicy
 from gateway.errors import SettingsError, UserError
 from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, StoreLimits
 from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
+from gateway.ports.objects import ObjectStore
 from gateway.settings import InstalledPlugins, Settings
 from gateway.store.sql_store import SqlStore
 from gateway.web.metrics import PrometheusRecorder
@@ -86,11 +88,16 @@ def utc_now() -> datetime:
 
 @asynccontextmanager
 async def open_store(
-    settings: Settings, *, has_served: bool, now: Callable[[], datetime] = utc_now
+    settings: Settings,
+    *,
+    has_served: bool,
+    now: Callable[[], datetime] = utc_now,
+    objects: ObjectStore | None = None,
 ) -> AsyncIterator[SqlStore]:
     """Open the store that the scheme of `store.url` names, and close it on exit. Raises SettingsError.
 
-    *has_served* is False in a process that opens the home for one command.
+    *has_served* is False in a process that opens the home for one command. *objects* gets the bytes of large files,
+    where they are not in the home.
     """
     url = settings.store.address
     scheme = url.partition("://")[0] or "sqlite"
@@ -108,6 +115,8 @@ async def open_store(
         blank_after=limit_retention(settings, BLANK_AFTER),
         zone=settings.timezone,
         is_shared=settings.store.shared,
+        objects=objects,
+        erased_words=CommitFilter(),
     )
     try:
         open_engine = entry_points[scheme].load()

@@ -18,7 +18,6 @@ from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, 
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.erasure.commit_filter import CommitFilter
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
@@ -199,7 +198,6 @@ def _build_erasure(
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
     words = WordEraser(storage, workspaces, stored_conversations.forget_titles)
     purge = PurgeJobs(storage=storage, word_eraser=words)
-    storage.store.use(CommitFilter())
     eraser = ScopeEraser(
         storage=storage,
         word_eraser=words,

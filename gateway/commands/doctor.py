@@ -18,7 +18,6 @@ from gateway.health import gateway_checks, machine_checks, network_checks, setti
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.journal_file import lost_journal
 from gateway.logs import configure_logs
-from gateway.ports.entry_points import with_operator_commands
 from gateway.ports.findings import Finding, FindingLevel, fail, ok, warn
 from gateway.settings import check_settings, secret_values
 from gateway.text.text_units import strip_control_characters
@@ -37,9 +36,8 @@ def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
     counts = Counter(each.level for each in findings)
     worst = [FindingLevel.FAIL, FindingLevel.WARN, FindingLevel.OK]
     for finding in sorted(findings, key=lambda each: worst.index(each.level)):
-        text = with_operator_commands(strip_control_characters(finding.text))
-        line = {"id": finding.id, "level": finding.level, "name": finding.name, "text": text}
-        typer.echo(json.dumps(line) if as_json else f"{finding.level:4}  {finding.name}: {text}")
+        line = replace(finding, text=strip_control_characters(finding.text)).to_line()
+        typer.echo(json.dumps(line) if as_json else f"{finding.level:4}  {finding.name}: {line['text']}")
     if not as_json:
         typer.echo(f"{_count(counts[FindingLevel.FAIL], 'error')}, {_count(counts[FindingLevel.WARN], 'warning')}")
     return 2 if counts[FindingLevel.FAIL] else 0

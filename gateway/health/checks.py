@@ -8,13 +8,16 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 import structlog
 
+from gateway.errors import StoreUnavailable
 from gateway.home import Home
 from gateway.ports.findings import Finding, fail
 from gateway.settings import Settings, SettingsReport
+from gateway.store_watcher import one_line
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +44,26 @@ class CheckContext:
         if self.report.settings is None:
             raise LookupError("the settings have mistakes")
         return self.report.settings
+
+
+async def read_facts(
+    reads: Mapping[str, Callable[[], Awaitable[Any]]], deadline: timedelta
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what is read by name, all at once, and why the rest is unknown: the store's line, or no answer in time."""
+    facts: dict[str, Any] = {}
+    unknown: dict[str, str] = {}
+
+    async def read(name: str) -> None:
+        try:
+            async with asyncio.timeout(deadline.total_seconds()):
+                facts[name] = await reads[name]()
+        except StoreUnavailable as error:
+            unknown[name] = one_line(error)
+        except TimeoutError:
+            unknown[name] = "it does not answer"
+
+    await asyncio.gather(*map(read, reads))
+    return facts, unknown
 
 
 CheckFunction: TypeAlias = Callable[[CheckContext], Iterable[Finding] | Awaitable[Iterable[Finding]]]

@@ -63,7 +63,10 @@ def _chosen_port(settings: Settings, environment: Mapping[str, str]) -> int:
 
 def check_status(context: CheckContext) -> Iterator[Finding]:
     """Yield the findings in the status; a trial of the models finds out again what they lack."""
-    found = status_findings(context.status or read_stored_status(context.home, context.url))
+    if "findings" in context.status:
+        found = [Finding.from_line(each) for each in context.status["findings"]]
+    else:  # no gateway runs, or one of an earlier release
+        found = [*status_findings(context.status or read_stored_status(context.home, context.url))]
     return (each for each in found if not (context.asks_model and each.id == "model.lacks"))
 
 
@@ -76,6 +79,8 @@ def status_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
             ' is confirmed until it can; see "The database does not answer" in deploy/RUNBOOK.md'
         )
         yield fail(line, "store", "writable")
+    for name, cause in status.get("unknown", {}).items():
+        yield warn(f"{name.replace('_', ' ')}: unknown, the store could not be read: {cause}", "status", name)
     for name, is_connected in status.get("channels", {}).items():
         if is_connected is False:
             line = "the gateway receives nothing from it at the moment; see the log for the reason"

@@ -13,13 +13,13 @@ from zoneinfo import ZoneInfo
 
 from gateway.control import ControlConnection, Line
 from gateway.control.registry import argument, operation, option, plain, rows
-from gateway.errors import FileUnavailable, StoreUnavailable, UserError
+from gateway.errors import FileUnavailable, UserError
 from gateway.events import Role, short_turn_id
 from gateway.operations.group import OperationGroup, parse_chat
 from gateway.operations.usage import summarize_usage
 from gateway.ports import Channel
 from gateway.ports.channel_support import SupportsLogin
-from gateway.ports.entry_points import program_version, with_operator_commands
+from gateway.ports.entry_points import program_version
 from gateway.settings.channel_blocks import PAGE, TERMINAL
 from gateway.text.text_units import strip_control_characters
 
@@ -62,8 +62,6 @@ QuarantinedName = Annotated[str, argument("Its name in `parlour quarantine list`
 
 def status_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
     """Yield the state of the gateway, then the findings in it, then its work and what was spent today."""
-    from gateway.health.gateway_checks import status_findings  # which other commands do without
-
     (line,) = lines
     channels = line.get("channels", {})
     states = {True: "connected", False: "degraded", None: "not connected yet"}
@@ -75,8 +73,8 @@ def status_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
     for name, value in facts.items():
         if name != "search" and not isinstance(value, list | dict):  # these are in the findings
             yield f"{name:16} {value}"
-    for finding in status_findings(line):
-        yield f"{finding.name:16} {with_operator_commands(strip_control_characters(finding.text))}"
+    for finding in line["findings"]:
+        yield f"{finding['name']:16} {strip_control_characters(finding['text'])}"
     for job in jobs:
         if any(job[name] for name in ("running", "waiting", "later", "done", "failures", "last_run")):
             yield f"{'job ' + job['kind']:16} {_job_row(job)}"
@@ -143,11 +141,17 @@ class GatewayOperations(OperationGroup):
     async def status(self) -> AsyncIterator[Line]:
         """Show the state of the gateway: channels, queues, jobs, alerts, usage.
 
-        While the store does not answer, the line has its cause and lacks all that is stored.
+        The findings in it are those of `parlour doctor` and of the console. Each part that the store has a share in is
+        read by itself: one that does not answer in time is a finding, and leaves the others known.
         """
-        from gateway.store_watcher import DEADLINE, one_line
+        from gateway.health.checks import read_facts
+        from gateway.health.gateway_checks import status_findings
+        from gateway.i18n.missing_abilities import describe_models
+        from gateway.store_watcher import DEADLINE
 
-        app, state = self._app, self._app.store_watcher.state
+        app, now = self._app, datetime.now(UTC)
+        delayed, requests = app.dispatcher.delayed(), app.access.pairing.pending_requests()
+        places, error = sum(each.is_place for each in requests), app.recall.last_error()
         known = {
             "version": program_version(),
             "home": str(app.home.path),
@@ -155,41 +159,39 @@ class GatewayOperations(OperationGroup):
             "since": plain(self._started_at),
             "channels": dict(app.supervisor.states()),
             "unheard": {name: _refusal_counts(each) for name, each in app.refusals.summary().items()},
-        }
-        cause, since = (state.cause, state.since) if state is not None else ("", datetime.now(UTC))
-        if not cause:
-            try:
-                async with asyncio.timeout(DEADLINE.total_seconds()):
-                    known |= plain(await self._stored_status())
-            except (StoreUnavailable, TimeoutError) as error:
-                cause = one_line(error) if isinstance(error, StoreUnavailable) else "it does not answer"
-                since = datetime.now(UTC)
-        store = {"writable": False, "since": plain(since), "cause": cause} if cause else {"writable": True}
-        yield {**known, "store": store}
-
-    async def _stored_status(self) -> Line:
-        """Return the part of the status that the store has a share in. Raises StoreUnavailable."""
-        from gateway.i18n.missing_abilities import describe_models
-        from gateway.i18n.time_zones import find_midnight
-
-        app, zone, now = self._app, self._app.settings.timezone, self._app.now()
-        delayed, requests = app.dispatcher.delayed(), app.access.pairing.pending_requests()
-        places, error = sum(each.is_place for each in requests), app.recall.last_error()
-        midnight = find_midnight(now, ZoneInfo(zone))
-        return {
-            **await app.store.journal.depth(),
-            "alerts": await app.alerts.alert_statuses(),
             "delayed_chats": len(delayed),
             "delayed": delayed[:_MOST_DELAYED],
             **({"page": app.web.url} if app.channels else {}),
-            "jobs": await app.background.work(),
-            "background_budget": await app.background.budget(),
-            "today": await app.store.usage.by("day", since=midnight, until=now, zone=zone),
-            "orphaned_reminders": await count_orphaned_reminders(app.store.jobs, app.access.judge, now),
             "waits": {"people": len(requests) - places, "places": places},
             "models": describe_models(app.models.default.facts.facts()),
             **({"search": f"keywords only: {error}"} if error else {}),
-            "dead_letters": await app.store.outbox.dead(limit=_MOST_DEAD),
+        }
+        state, unknown = app.store_watcher.state, dict[str, str]()
+        cause, since = (state.cause, state.since) if state is not None else ("", now)
+        if not cause:
+            reads = self._stored_facts()
+            facts, unknown = await read_facts(reads, DEADLINE)
+            known |= facts.pop("depth", {}) | facts
+            if len(unknown) == len(reads):
+                cause, since, unknown = next(iter(unknown.values())), now, {}
+        store = {"writable": False, "since": since, "cause": cause} if cause else {"writable": True}
+        line = plain({**known, "unknown": unknown, "store": store})
+        yield {**line, "findings": [each.to_line() for each in status_findings(line)]}
+
+    def _stored_facts(self) -> Mapping[str, Callable[[], Awaitable[Any]]]:
+        """Return how each part of the status is read that the store has a share in, by its name."""
+        from gateway.i18n.time_zones import find_midnight
+
+        app, zone, now = self._app, self._app.settings.timezone, self._app.now()
+        midnight = find_midnight(now, ZoneInfo(zone))
+        return {
+            "depth": app.store.journal.depth,
+            "alerts": app.alerts.alert_statuses,
+            "jobs": app.background.work,
+            "background_budget": app.background.budget,
+            "today": lambda: app.store.usage.by("day", since=midnight, until=now, zone=zone),
+            "orphaned_reminders": lambda: count_orphaned_reminders(app.store.jobs, app.access.judge, now),
+            "dead_letters": lambda: app.store.outbox.dead(limit=_MOST_DEAD),
         }
 
     @operation(

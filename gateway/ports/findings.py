@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+
+from gateway.ports.entry_points import with_operator_commands
 
 
 class FindingLevel(StrEnum):
@@ -27,6 +30,18 @@ class Finding:
     def id(self) -> str:
         """The id for programs, the same in every release: channel.telegram.token."""
         return ".".join(part for part in (*self.name.split(), self.about) if part)
+
+    def to_line(self) -> dict[str, str]:
+        """Return the finding as JSON has it, with each command as it is typed for this installation."""
+        text = with_operator_commands(self.text)
+        return {"id": self.id, "level": self.level.value, "name": self.name, "text": text}
+
+    @classmethod
+    def from_line(cls, line: Mapping[str, str]) -> Finding:
+        """Return the finding of a line; undoes `to_line`."""
+        name = line["name"]
+        about = line["id"].removeprefix(".".join(name.split())).removeprefix(".")
+        return cls(FindingLevel(line["level"]), line["text"], name, about)
 
 
 def ok(text: str, name: str = "", about: str = "") -> Finding:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from gateway.ports.erasure import ErasedWords
+from gateway.ports.objects import ObjectStore
+
 BLANK_AFTER = timedelta(days=7)  # texts of ended rows are blanked
 EXPIRES = timedelta(hours=24)  # older messages expire, with one notice per chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """The settings that the journal needs."""
+    """The settings that a store needs, and what it works with beside its database."""
 
     queued_per_chat: int = 100
     queued: int = 10_000
@@ -24,3 +27,5 @@ class StoreLimits:
     blank_after: timedelta = BLANK_AFTER
     zone: str = "UTC"  # IANA; days of this zone sum old usage
     is_shared: bool = False  # with other gateways: the chats are divided among them
+    objects: ObjectStore | None = None  # for the bytes of large files, where they are not in the home
+    erased_words: ErasedWords | None = None  # which texts pass while they are erased from their scope; None = no memory

@@ -14,7 +14,6 @@ from cachetools import FIFOCache
 
 from gateway.events import InboundMessage, SessionKey
 from gateway.journal_file import STAMPED_SESSIONS, StampedTurn
-from gateway.ports.erasure import ErasedWords
 from gateway.ports.journal import InboxRow
 from gateway.ports.outbox import PendingDelivery
 from gateway.ports.store import StoreLimits
@@ -108,7 +107,6 @@ class StoreEngine:
     adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows from before an adoption
     newest_turns: dict[str, StampedTurn] = field(default_factory=dict)  # by session, the most recently used last
     last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
-    erased_words: ErasedWords | None = None  # which texts pass while they are erased from their scope; None = no memory
     remove_objects: Callable[[], Awaitable[object]] = _remove_nothing  # that no file refers to; awaited before a scrub
     backlog_limit: BacklogLimit = field(init=False)
     connections: WorkerConnections = field(init=False)

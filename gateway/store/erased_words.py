@@ -51,7 +51,7 @@ def erasure_ids_of(erasures: Collection[Job]) -> str:
 
 async def clear_texts(engine: StoreEngine, refusal: ErasureRunning, value: V, clear: Clear[V]) -> V:
     """Return *value* without the words of the erasures."""
-    words = engine.erased_words
+    words = engine.limits.erased_words
     return value if words is None else await asyncio.to_thread(clear, words, refusal.erasures, value)
 
 

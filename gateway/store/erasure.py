@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from gateway.events import SessionKey
-from gateway.ports.erasure import ErasedWords, ErasureFilter, Redaction
+from gateway.ports.erasure import ErasureFilter, Redaction
 from gateway.ports.journal import Job
 from gateway.store.claims import has_jobs_elsewhere, has_turns_elsewhere
 from gateway.store.database import LISTED, Database
@@ -70,10 +70,6 @@ class SqlErasure:
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
-
-    def use(self, words: ErasedWords) -> None:
-        """Have every commit pass *words* from here on, while erasures of its scope are not done."""
-        self._engine.erased_words = words
 
     async def begin(self, job: Job) -> None:
         """Queue the job of an erasure, and return when no transaction runs that began before it.

@@ -122,23 +122,18 @@ class _NewBytes:
 class SqlFiles:
     """Files of scopes. A change is one transaction, and its bytes are durable before it.
 
-    The bytes of a *home* are in the folders of its scopes; None = in the database. Raises StoreUnavailable as the
-    journal does, OSError where the disk of the home fails.
+    The bytes of a *home* are in the folders of its scopes; None = in the database, of large files in *objects*. Raises
+    StoreUnavailable as the journal does, OSError where the disk of the home fails.
     """
 
-    def __init__(self, engine: StoreEngine, home: Path | None) -> None:
+    def __init__(self, engine: StoreEngine, home: Path | None, objects: ObjectStore | None = None) -> None:
         self._engine = engine
         self._folders = DirectoryObjects(home, is_home=True) if home is not None else None
-        self._objects: ObjectStore | None = None
+        self._objects = objects
         self._held = 0  # backups that read bytes
         self._released = asyncio.Event()
         self._released.set()
         engine.remove_objects = self.remove_unused
-
-    def use_objects(self, objects: ObjectStore) -> None:
-        """Keep the bytes of large files in *objects* from now on, where they are not in the home."""
-        self._objects = objects
-        self._engine.remove_objects = self.remove_unused
 
     # -- reading -----------------------------------------------------------------------------------
 

@@ -318,7 +318,8 @@ class SqlStore:
         self.proposals = SqlProposals(engine)
         self.history = SqlHistory(engine)
         has_files = kind is StoreKind.SQLITE and journal_path is not None
-        self.files = SqlFiles(engine, journal_path.parent if has_files and journal_path else None)
+        home = journal_path.parent if has_files and journal_path else None
+        self.files = SqlFiles(engine, home, None if home else engine.limits.objects)
         self.jobs = SqlJobs(engine)
         self.people = SqlPreferences(engine, state.preferences, state.choosers)
         self.usage = SqlUsage(engine)

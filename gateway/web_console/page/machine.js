@@ -11,23 +11,23 @@ const LEVELS = {
 const PASTED = /`([^`]+)`|\b((?:PARLOUR_[A-Z0-9_]+)(?:=[^\s,;)]+)?)/g;
 
 export async function doctor({ act }) {
-  const results = h("div", {});
+  const shown = h("div", {});
   const check = (offline) => async (event) => {
     const pressed = event.currentTarget;
     pressed.disabled = true;
-    results.replaceChildren(h("p", {}, "Checking …"));
+    shown.replaceChildren(h("p", {}, "Checking …"));
     await act(async () => {
       try {
-        const findings = await call("doctor", { offline });
+        const results = await call("doctor", { offline });
         const number = (level, noun) => {
-          const found = findings.filter((each) => each.level === level).length;
-          return `${count(found)} ${noun}${found === 1 ? "" : "s"}`;
+          const total = results.filter((each) => each.level === level).length;
+          return `${count(total)} ${noun}${total === 1 ? "" : "s"}`;
         };
         const said = `${number("FAIL", "error")}, ${number("WARN", "warning")}`;
-        results.replaceChildren(section("Findings", h("p", {}, said), found(findings, act)));
+        shown.replaceChildren(section("Findings", h("p", {}, said), findings(results, act)));
         return said;
       } catch (failure) {
-        results.replaceChildren();
+        shown.replaceChildren();
         throw failure;
       } finally {
         pressed.disabled = false;
@@ -43,11 +43,12 @@ export async function doctor({ act }) {
       button("Check this machine only", check(true)),
     ),
     h("p", { class: "empty" }, "“Everything” also calls the platforms and the search engine, and the model if it has not answered for a day (a few tokens)."),
-    results,
+    shown,
   ];
 }
 
-function found(findings, act) {
+/** Return the table of findings of the doctor or of the status. */
+export function findings(found, act) {
   return table(
     "Findings, the errors first",
     [
@@ -55,7 +56,7 @@ function found(findings, act) {
       ["State", (each) => (LEVELS[each.level] ?? (() => each.level))()],
       ["Finding", (each) => words(each.text, each.level === "OK" ? null : act)],
     ],
-    findings,
+    found,
     "Nothing was found.",
   );
 }

@@ -1,6 +1,7 @@
 // What the gateway does now: channels, queues, cost of today, alerts, what waits for an owner.
 
 import { cost, count, figures, h, mark, seconds, section, table, time } from "./elements.js";
+import { findings } from "./machine.js";
 import { call } from "./operations.js";
 
 const STATES = new Map([
@@ -9,14 +10,13 @@ const STATES = new Map([
   [null, () => mark("wait", "starting")],
 ]);
 
-export async function overview() {
+export async function overview({ act }) {
   const [status] = await call("status");
   if (!status.store.writable) {
     return [
       section(
         "The store cannot be written",
-        h("p", {}, mark("bad", "not writable"), " since ", time(status.store.since), `: ${status.store.cause}`),
-        h("p", {}, "No message is confirmed or answered until it can. What waits and what was spent is unknown."),
+        findings(status.findings, act),
       ),
       channels(status),
       foot(status),
@@ -47,20 +47,7 @@ export async function overview() {
       ),
     ),
     channels(status),
-    section(
-      "Given up",
-      table(
-        "Messages and parts that are not retried any more",
-        [
-          ["Reason", (letter) => letter.reason],
-          ["Channel", (letter) => letter.channel],
-          ["Number", (letter) => count(letter.count), "number"],
-          ["Newest", (letter) => time(letter.newest)],
-        ],
-        status.dead_letters,
-        "Nothing was given up.",
-      ),
-    ),
+    section("Findings", findings(status.findings, act)),
     foot(status),
   ];
 }

@@ -30,6 +30,12 @@ WORD, SCOPE = "zeppelin", "people/telegram%3aann"
 ERASURE = Job(id="forget:t1", kind="forget", scope=SCOPE, payload={"words": WORD}, due_at=START)
 
 
+def pass_words(store: SqlStore, words: Without) -> None:
+    """Have commits of *store* pass *words*, as a store is opened with them."""
+    engine = store.erasing._engine
+    engine.limits = replace(engine.limits, erased_words=words)
+
+
 class Without:
     """Takes the word out of everything; counts how often it was asked."""
 
@@ -83,7 +89,7 @@ async def bodies(store: SqlStore) -> str:
 
 async def test_whatever_is_stored_while_words_are_erased_leaves_them_out(store: SqlStore) -> None:
     """A turn, a command beside it, an appended line, a job, a document, a summary, raw messages and a proposal."""
-    store.erasing.use(Without())
+    pass_words(store, Without())
     lease = await begin_turn(store)
     await store.erasing.begin(ERASURE)
     await store.erasing.begin(ERASURE)  # the turn that erases was run again
@@ -116,7 +122,7 @@ async def test_whatever_is_stored_while_words_are_erased_leaves_them_out(store: 
 
 async def test_files_and_notes_that_are_stored_while_words_are_erased_leave_them_out(store: SqlStore) -> None:
     """A turn that read the words and ends within the first pass brings them back by no file, result or note."""
-    store.erasing.use(Without())
+    pass_words(store, Without())
     await store.erasing.begin(ERASURE)
     word = WORD.encode()
 
@@ -141,7 +147,7 @@ async def test_files_and_notes_that_are_stored_while_words_are_erased_leave_them
 async def test_other_scopes_and_later_commits_keep_the_words(store: SqlStore) -> None:
     """Nothing passes the words elsewhere, nor after the job has ended."""
     words = Without()
-    store.erasing.use(words)
+    pass_words(store, words)
     await store.erasing.begin(replace(ERASURE, scope="people/bob"))
     await store.erasing.begin(ERASURE)
     await store.jobs.finish(ERASURE)
@@ -153,7 +159,7 @@ async def test_other_scopes_and_later_commits_keep_the_words(store: SqlStore) ->
 
 async def test_a_control_command_leaves_the_words_out(store: SqlStore) -> None:
     """It has no lease, and is stored beside the turns of its chat."""
-    store.erasing.use(Without())
+    pass_words(store, Without())
     await answer(store, said(), "hello")
     await store.erasing.begin(replace(ERASURE, scope=""))
     await accept(store, said(id="2", text="/status"), is_control=True)
@@ -163,7 +169,7 @@ async def test_a_control_command_leaves_the_words_out(store: SqlStore) -> None:
 
 async def test_a_commit_whose_lease_is_lost_is_refused_while_words_are_erased(store: SqlStore) -> None:
     """Who stores it again after a lost reply gets the record that is stored."""
-    store.erasing.use(Without())
+    pass_words(store, Without())
     lease = await begin_turn(store)
     await store.erasing.begin(ERASURE)
     stored = await store.journal.commit(lease, answered(lease, f"a {WORD}", scope=SCOPE))
@@ -178,7 +184,7 @@ async def test_a_turn_of_another_gateway_leaves_the_words_out(team: Workers) -> 
     await until(lambda: ANN in team.holders())
     second = await team.open()
     for store in (first, second):
-        store.erasing.use(Without())
+        pass_words(store, Without())
     lease = await claim(first)
     await second.erasing.begin(ERASURE)
     await first.journal.commit(lease, answered(lease, f"a {WORD}", scope=SCOPE))
@@ -190,7 +196,7 @@ async def test_a_turn_of_another_gateway_leaves_the_words_out(team: Workers) -> 
 async def test_an_erasure_begins_behind_transactions_that_cannot_see_it(team: Workers, is_stored: bool) -> None:
     """The first pass finds what a transaction stores that began before; one that begins later sees the erasure."""
     first, second = await team.open(), await team.open()
-    second.erasing.use(Without())
+    pass_words(second, Without())
     is_open, may_end = threading.Event(), threading.Event()
 
     def store_slowly(database: SharedDatabase) -> int:

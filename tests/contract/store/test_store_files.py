@@ -58,7 +58,7 @@ async def files(store: SqlStore, place: ObjectBackend | None) -> SqlFiles:
     if place is not None:
         if store.files._folders is not None:
             pytest.skip("bytes are in the home")
-        store.files.use_objects(place.open())
+        return SqlFiles(store.files._engine, None, place.open())
     return store.files
 
 
@@ -101,7 +101,7 @@ async def test_files_survive_a_kill(files: SqlFiles, backend: StoreBackend, plac
     again = (await backend.reopen()).files
     assert isinstance(again, SqlFiles)
     if place is not None:
-        again.use_objects(place.open())
+        again = SqlFiles(again._engine, None, place.open())
     assert await contents(again) == {(WORKSPACE, name): data for name, data in SIZES.items()}
 
 
@@ -365,8 +365,7 @@ async def test_a_backup_of_another_gateway_keeps_objects(
     if place is None:
         pytest.skip("the bytes are in the backup's snapshot, or its gateway has the home alone")
     monkeypatch.setattr(module, "_HOLD_POLL", 0.01)
-    other = SqlFiles(files._engine, None)
-    other.use_objects(place.open())
+    other = SqlFiles(files._engine, None, place.open())
     await files.put(ANN, ATTACHMENT, LARGE, at=backend.wall.now())
     async with other.keep_bytes():
         await files.remove(ANN)

@@ -21,7 +21,7 @@ from gateway.journal_file import MOVED, STAMP, StoreKind, read_stamp
 from gateway.ports import FileKind
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
-from gateway.store.files import SMALL_BYTES, SqlFiles
+from gateway.store.files import SMALL_BYTES
 from gateway.store.objects import DirectoryObjects
 from gateway.store.postgres import copies, open_database
 from gateway.store.postgres import open_store as open_on_database
@@ -406,10 +406,9 @@ async def test_bytes_of_files_move_there_and_back(
     await asyncio.to_thread(migrate_store, StoreKind.POSTGRESQL)
     assert not [*home.path.glob("people/*/bytes")]
     assert [path.read_bytes() for path in home.backups.glob("journal-*/people/*/bytes/*")] == [LARGE]
-    moved = await open_on_database(home.path, server.url, StoreLimits(), lambda: START)
-    assert isinstance(moved.files, SqlFiles)
+    limits = StoreLimits(objects=DirectoryObjects(tmp_path / "objects") if has_objects else None)
+    moved = await open_on_database(home.path, server.url, limits, lambda: START)
     if has_objects:
-        moved.files.use_objects(DirectoryObjects(tmp_path / "objects"))
         assert [path.read_bytes() for path in (tmp_path / "objects").iterdir()] == [LARGE]
     assert await file_contents(moved) == before
     await moved.close()
@@ -418,10 +417,7 @@ async def test_bytes_of_files_move_there_and_back(
     assert await file_contents(back) == before
     await back.close()
     await asyncio.to_thread(migrate_store, StoreKind.POSTGRESQL)  # over the rows that the first move has left
-    again = await open_on_database(home.path, server.url, StoreLimits(), lambda: START)
-    assert isinstance(again.files, SqlFiles)
-    if has_objects:
-        again.files.use_objects(DirectoryObjects(tmp_path / "objects"))
+    again = await open_on_database(home.path, server.url, limits, lambda: START)
     await again.files.collect_garbage()
     assert await file_contents(again) == before
     await again.close()

@@ -19,6 +19,7 @@ from gateway.health.gateway_checks import status_findings
 from gateway.operations.gateway import status_rows
 from gateway.ports import DelayedDelivery
 from gateway.ports.findings import FindingLevel
+from gateway.text.text_units import strip_control_characters
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock
 from tests.fakes.memory_channel import ChannelFault
@@ -132,7 +133,8 @@ def test_operators_read_which_chat_waits_and_why() -> None:
         "replies to discord:4001 wait since 2026-11-21T21:00:00Z: \x1b[2Jlimited;"
         " the next attempt is at 2026-11-21T21:15:00Z"
     )
-    printed = [*status_rows([line], {})]
+    line["findings"] = [each.to_line() for each in status_findings(line)]
+    printed = [strip_control_characters(row) for row in status_rows([line], {})]
     assert f"{'delivery':16} {told.replace(chr(27), '')}" in printed
     first, more = status_findings(line)
     assert (first.level, first.id, first.text) == (FindingLevel.WARN, "delivery.delayed", told)

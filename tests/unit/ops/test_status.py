@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -67,6 +68,24 @@ async def test_status_names_what_was_given_up(app: Runtime) -> None:
     (told,) = [row for row in status_rows([line], {}) if row.startswith("given up ")]
     assert told.endswith("403: bot was [2Jblocked by the user")
     assert "2 to telegram, the latest " in told
+
+
+async def test_a_part_that_hangs_is_unknown_and_hides_no_other(app: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its finding names it; the rest is known, and the store counts as writable."""
+
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("gateway.store_watcher.DEADLINE", timedelta(milliseconds=50))
+    monkeypatch.setattr(app.store.usage, "by", hang)
+    line = await status(app)
+    assert line["unknown"] == {"today": "it does not answer"}
+    assert line["store"] == {"writable": True}
+    assert line["queued"] == 0
+    assert "today" not in line
+    (found,) = [each for each in line["findings"] if each["id"] == "status.today"]
+    assert (found["level"], "today: unknown, the store could not be read" in found["text"]) == ("WARN", True)
+    assert any(found["text"] in row for row in status_rows([line], {}))
 
 
 async def test_status_says_how_the_work_beside_the_turns_stands(app: Runtime) -> None:
