@@ -25,7 +25,7 @@ from agent.tools.call_record import CallOutcome
 from agent.tools.rights import RefusalRule
 from channels.web.files import UploadRefusalReason
 from channels.web.logins import LoginOutcome
-from gateway.alerts.alert_messages import REASONS, TURN_FAILURES
+from gateway.alerts.alert_state import REASONS, TURN_FAILURES
 from gateway.errors import FailureCause, ModelAbility
 from gateway.events import Role
 from gateway.i18n import FALLBACK

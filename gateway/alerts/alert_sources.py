@@ -13,8 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.alerts.alert_messages import reason
-from gateway.alerts.alert_state import Observation
+from gateway.alerts.alert_state import Observation, reason
 from gateway.errors import FailureCause, LoginRefused, UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import Alert, DelayedDelivery

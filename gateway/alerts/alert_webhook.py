@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway.alerts.alert_messages import WebhookOrigin
+from gateway.alerts.alert_state import WebhookOrigin
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports import MetricsRecorder, WebhookPost

@@ -104,11 +104,6 @@ class AdmissionJudge:
         return decision
 
 
-def accounts_of(links: SqlAccountLinks, account: PlatformAccount) -> Sequence[PlatformAccount]:
-    """Return all accounts, without teams, of the person to whom *account* belongs; () if not linked."""
-    return [each.account.user for each in links.accounts(links.person(account))]
-
-
 def accounts_of_user(links: SqlAccountLinks, user: PlatformAccount) -> Sequence[PlatformAccount]:
     """Return all accounts, without teams, of the persons to whom *user* belongs in any team; () if not linked."""
     return [each.account.user for each in links.accounts_of_user(user)]

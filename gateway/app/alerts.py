@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
-from gateway.alerts.alert_messages import WebhookOrigin, alert_status
 from gateway.alerts.alert_sources import (
     BurstSource,
     ChannelSource,
@@ -24,9 +23,8 @@ from gateway.alerts.alert_sources import (
     find_unclean_stops,
     find_unpriced_models,
 )
-from gateway.alerts.alert_state import STALE, is_unnotified
-from gateway.alerts.monitor import AlertRecipients
-from gateway.alerts.store_notifier import StoreNotifier
+from gateway.alerts.alert_state import STALE, WebhookOrigin, alert_status, is_unnotified
+from gateway.alerts.monitor import AlertRecipients, StoreNotifier
 from gateway.errors import ModelAbility
 from gateway.events import SessionKey
 from gateway.ports.channel_support import SupportsLogin

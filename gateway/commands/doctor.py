@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from gateway.errors import ParlourError, SettingsError, ToolFailed, UserError
-from gateway.health import gateway_checks, machine_checks, network_checks, settings_checks, store_checks
+from gateway.health import gateway_checks, machine_checks, network_checks, settings_checks
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.journal_file import lost_journal
 from gateway.logs import configure_logs
@@ -55,7 +55,7 @@ async def collect_findings(
         report=await asyncio.to_thread(check_settings, environment), environment=environment, asks_model=asks_model
     )
     if not is_offline:
-        database = await store_checks.DATABASE.run(context)
+        database = await network_checks.DATABASE.run(context)
         for finding in database:
             yield finding
         if database and not any(each.level is FindingLevel.FAIL for each in database):
@@ -202,7 +202,6 @@ LOCAL_CHECKS = (
 )
 ONLINE_CHECKS = (
     *network_checks.CHECKS,
-    *store_checks.CHECKS,
     HealthCheck("search", check_search, seconds=60),
     HealthCheck("model", check_model, seconds=120),
 )

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.access.refusal_log import USUAL
-from gateway.alerts.alert_messages import alert_status
-from gateway.alerts.alert_state import is_unnotified
+from gateway.alerts.alert_state import alert_status, is_unnotified
 from gateway.control.gateway_client import connect
 from gateway.errors import ParlourError
 from gateway.health.checks import CheckContext, HealthCheck

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.errors import SettingsError, StoreUnavailable
-from gateway.health.store_checks import probe_objects
+from gateway.health.network_checks import probe_objects
 from gateway.ports.findings import FindingLevel
 from gateway.ports.objects import ObjectStore
 from gateway.settings.settings_model import ObjectStoreSettings, StoreSettings

@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from aiohttp import web
 
-from gateway.alerts import alert_sources, store_notifier
+from gateway.alerts import alert_sources, monitor
 from gateway.store_watcher import DEADLINE
 from tests.e2e.alerts.test_alerts_wire import within
 from tests.e2e.test_postgres_gateway import settings
@@ -156,7 +156,7 @@ async def test_owners_are_told_past_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each owner reads the cause in their own chat while it lasts, once, and that it is over; so does the webhook."""
-    for module in (store_notifier, alert_sources):
+    for module in (monitor, alert_sources):
         monkeypatch.setattr(module, "STORE_AFTER", timedelta(seconds=1))
     address, bodies = webhook
     async with open_telegram() as telegram:

@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from gateway.access.pairing_service import OwnerAddress
 from gateway.alerts import AlertMonitor, OwnerDirectory
-from gateway.alerts.alert_messages import WebhookOrigin
-from gateway.alerts.alert_state import STALE, is_unnotified
+from gateway.alerts.alert_state import STALE, WebhookOrigin, is_unnotified
 from gateway.alerts.monitor import AlertRecipients, Source
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import SessionKey

@@ -37,7 +37,7 @@ from agent.memory.search import embedding
 from agent.memory.search.time_expressions import find_time_expressions
 from agent.memory.storage import disk
 from gateway.app.chat_settings import build_web_tools
-from gateway.app.run import find_confinement
+from gateway.app.composition import find_confinement
 from gateway.errors import UserError
 from gateway.main import main as parlour
 from gateway.ports.entry_points import load_entry_points

@@ -9,8 +9,7 @@ from datetime import timedelta
 
 from gateway.access.pairing_service import OwnerAddress
 from gateway.alerts import AlertMonitor, OwnerDirectory
-from gateway.alerts.alert_messages import WebhookOrigin
-from gateway.alerts.alert_state import Observation
+from gateway.alerts.alert_state import Observation, WebhookOrigin
 from gateway.alerts.monitor import AlertRecipients
 from gateway.events import SessionKey
 from gateway.ports import Alert

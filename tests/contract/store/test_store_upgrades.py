@@ -13,7 +13,7 @@ import pytest
 
 from gateway.errors import SchemaTooNew, StoreUnavailable
 from gateway.events import SessionKey
-from gateway.health.store_checks import server_findings
+from gateway.health.network_checks import server_findings
 from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
 from gateway.store.earlier_files import drop_tables

@@ -13,6 +13,7 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.app import composition
+from gateway.ports.objects import ObjectStore
 from gateway.settings import Settings
 from gateway.store.sql_store import SqlStore
 from tests.fakes.chat_model import FakeChatModel
@@ -60,7 +61,10 @@ def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the gateway a store without a thread: virtual time does not see threads."""
 
     @asynccontextmanager
-    async def opened(_: Settings, *, has_served: bool, now: Callable[[], datetime]) -> AsyncIterator[SqlStore]:
+    async def opened(
+        _: Settings, *, has_served: bool, now: Callable[[], datetime], objects: ObjectStore | None
+    ) -> AsyncIterator[SqlStore]:
+        assert objects is None
         store = await open_inline_store(clock=now)
         yield store
         await store.close(has_served=has_served)

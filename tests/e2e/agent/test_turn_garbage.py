@@ -1,4 +1,4 @@
-"""What a turn leaves to the garbage collector, which a running gateway calls seldom (gateway/app/run.py)."""
+"""What a turn leaves to the garbage collector, which a running gateway calls seldom (gateway/app/composition.py)."""
 
 from __future__ import annotations
 

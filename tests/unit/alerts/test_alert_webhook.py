@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 
 from gateway.alerts import AlertWebhook
-from gateway.alerts.alert_messages import WebhookOrigin
+from gateway.alerts.alert_state import WebhookOrigin
 from gateway.alerts.alert_webhook import KEPT
 from gateway.ports import Alert
 from gateway.store.sql_store import SqlStore

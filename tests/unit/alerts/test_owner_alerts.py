@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.alert_messages import alert_text, reason
 from gateway.alerts.alert_sources import (
     BurstSource,
     ChannelSource,
@@ -24,7 +23,7 @@ from gateway.alerts.alert_sources import (
     find_unclean_stops,
     find_unpriced_models,
 )
-from gateway.alerts.alert_state import NotificationKind, Observation
+from gateway.alerts.alert_state import NotificationKind, Observation, alert_text, reason
 from gateway.alerts.monitor import Source
 from gateway.errors import FailureCause, LoginRefused, UserError
 from gateway.events import SessionKey, turn_id

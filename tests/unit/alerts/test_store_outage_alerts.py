@@ -13,10 +13,9 @@ import pytest
 
 from gateway.access.pairing_service import OwnerAddress
 from gateway.alerts import OwnerDirectory
-from gateway.alerts.alert_messages import WebhookOrigin
 from gateway.alerts.alert_sources import find_store_outages
-from gateway.alerts.monitor import AlertRecipients, Source
-from gateway.alerts.store_notifier import StoreNotifier
+from gateway.alerts.alert_state import WebhookOrigin
+from gateway.alerts.monitor import AlertRecipients, Source, StoreNotifier
 from gateway.errors import StoreUnavailable
 from gateway.store_watcher import StoreWatcher
 from tests.fakes.alert_scene import OWNER_HERE, AlertScene
