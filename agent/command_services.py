@@ -23,7 +23,7 @@ from agent.memory.update.dream_service import DreamService
 from agent.memory.versioning.memory_service import MemoryService
 from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals
-from agent.turn import RunningTurns
+from agent.turns.turn import RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import AcceptOutcome, Job, LocaleProvider, MessageOutcome, SearchIndex, TurnRecord
 from gateway.ports.access import DecisionActor

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.command_services import CommandServices
-from agent.turn import Turn
+from agent.turns.turn import Turn
 from gateway.events import InboundMessage, MessageButton, OutboundMessage, PlatformAccount, Role, SessionKey
 from gateway.i18n import translate
 from gateway.ports import Job, JobAdvance

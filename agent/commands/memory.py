@@ -25,7 +25,7 @@ from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
 from agent.memory.versioning.memory_service import LineOrigin, UndoResult
 from agent.one_line import show_code
-from agent.turn_memory import may_edit_all
+from agent.turns.turn_memory import may_edit_all
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind, MessageButton, Role, short_id
 from gateway.i18n.formats import format_moment

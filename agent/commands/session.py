@@ -9,7 +9,7 @@ from agent.commands.model import has_model
 from agent.llm.offline_model import hint
 from agent.memory.messages.message_range import DISABLED_MEMORY_WINDOW
 from agent.memory.storage.transcript_lines import FORGOTTEN
-from agent.turn import RETRY_PREFIX, retried_turn
+from agent.turns.turn import RETRY_PREFIX, retried_turn
 from gateway.events import UNKNOWN, InboundKind, Role
 from gateway.i18n import command_prefix
 from gateway.ports import Job

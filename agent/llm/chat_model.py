@@ -97,7 +97,7 @@ class ChatReply:
     # "calls": [keys of each call, by its position in `tool_calls`]}; the last two may be missing.
     thinking: Mapping[str, Any] | None = None
     ending: ReplyEnding = ReplyEnding.COMPLETE
-    # Calls in the text, which is "" then: not run but by agent/agent_loop.py, and never shown.
+    # Calls in the text, which is "" then: not run but by agent/turns/agent_loop.py, and never shown.
     written: WrittenCalls | None = None
 
     @property

@@ -32,7 +32,7 @@ from gateway.events import Role
 from gateway.ports import Job
 
 if TYPE_CHECKING:  # a turn's tools have this class
-    from agent.turn import Turn
+    from agent.turns.turn import Turn
     from gateway.store.jobs import SqlJobs
 
 MOST_OF_PERSON = 50

@@ -20,8 +20,8 @@ from agent.reminders.reminder import (
     reminders_in,
 )
 from agent.reminders.reminder_jobs import FAILED, REVOKED, settle_job, snooze_buttons
-from agent.turn import Turn
-from agent.turn_services import TurnServices, build_reply
+from agent.turns.turn import Turn
+from agent.turns.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment

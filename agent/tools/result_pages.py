@@ -10,7 +10,7 @@ import structlog
 
 from agent.attachments.file_facts import UNTRUSTED
 from agent.tools.sources import LONGEST_RESULT
-from agent.turn_draft import StagedEffects
+from agent.turns.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.ports import FileKind, Line
 

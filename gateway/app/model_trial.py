@@ -19,7 +19,7 @@ from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
 from agent.llm.provider_model import ProviderModel
 from agent.memory.storage.disk import Disk
-from agent.recorded_turn import UnrecordedCalls
+from agent.turns.recorded_turn import UnrecordedCalls
 from gateway.app.model_servers import list_models_at
 from gateway.control.gateway_client import connect
 from gateway.errors import (

@@ -31,11 +31,11 @@ from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.lapsed_questions import LapsedQuestions
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.tool_questions import ToolApprovals
-from agent.turn import RunningTurns
-from agent.turn_replay import TurnReplayer
-from agent.turn_runner import TurnRunner
-from agent.turn_services import TurnServices
-from agent.worker_pool import WorkerPool
+from agent.turns.turn import RunningTurns
+from agent.turns.turn_replay import TurnReplayer
+from agent.turns.turn_runner import TurnRunner
+from agent.turns.turn_services import TurnServices
+from agent.turns.worker_pool import WorkerPool
 from gateway.access.refusal_log import RefusalLog, SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices, build_access, has_lost_access

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from agent.agent_loop import AgentLoop
 from agent.attachments.attachment_loader import AttachmentLoader
 from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
-from agent.auto_recall import AutoRecall
-from agent.call_review import CallReviewer
 from agent.command_services import (
     CommandServices,
     QueueService,
@@ -28,12 +25,15 @@ from agent.files.outgoing_files import OutgoingFiles
 from agent.files.received_files import ReceivedFiles
 from agent.files.turn_files import FileServices
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
-from agent.prompt_assembly import PromptAssembler
-from agent.recorded_turn import UncountedToolCalls, UnrecordedCalls
 from agent.tools.standing_decisions import StandingDecisions
-from agent.turn_memory import TurnMemoryTools
-from agent.turn_replay import TurnReplayer
-from agent.turn_services import RetryingJournal, TurnServices
+from agent.turns.agent_loop import AgentLoop
+from agent.turns.auto_recall import AutoRecall
+from agent.turns.call_review import CallReviewer
+from agent.turns.prompt_assembly import PromptAssembler
+from agent.turns.recorded_turn import UncountedToolCalls, UnrecordedCalls
+from agent.turns.turn_memory import TurnMemoryTools
+from agent.turns.turn_replay import TurnReplayer
+from agent.turns.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.admission import Admitted
 from gateway.app.access import RoleResolver, may_be_read

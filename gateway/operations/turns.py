@@ -19,7 +19,7 @@ from gateway.ports import PendingDelivery, TurnQuery, TurnTrace
 from gateway.ports.access import ACTING
 
 if TYPE_CHECKING:
-    from agent.recorded_turn import ReplayReport
+    from agent.turns.recorded_turn import ReplayReport
 
 _MOST = 200  # turns at once
 _SEARCHED = 500  # newest turns of a session in which the text of one is looked for

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.turn import Turn
+from agent.turns.turn import Turn
 from gateway.events import InboundMessage, PlatformAccount, Role
 from gateway.ports import InboxRow, MessageContext, SessionRow, TurnLease
 

@@ -23,10 +23,10 @@ from typing import Any, TypeAlias
 import pytest
 import regex
 
-from agent import answer_links
 from agent.memory.editing import edit_review
 from agent.memory.erasure import embedded_text, phrase_matcher, purge_jobs
 from agent.memory.search import query, time_grammar
+from agent.turns import answer_links
 from gateway.text import markdown_blocks, redaction
 
 Pattern: TypeAlias = re.Pattern[Any] | regex.Pattern[Any]
@@ -161,7 +161,7 @@ def built() -> Iterator[Found]:
     """Yield the patterns that functions build at run time, of texts that others could choose."""
     words = "aa a-a. b"
     made: Mapping[str, object] = {
-        "agent/answer_links.py": [
+        "agent/turns/answer_links.py": [
             re.compile(f"{answer_links._BEFORE}(?:{re.escape('a.a/' * 9)}){answer_links._BEYOND}", re.IGNORECASE)
         ],
         "agent/memory/editing/edit_review.py": [edit_review._sensitive()],
@@ -192,7 +192,7 @@ def built() -> Iterator[Found]:
 
 
 RUN_TIME = {  # functions that compile a pattern, and what they make it of
-    "agent/answer_links.py": "escaped addresses between two fixed sides",
+    "agent/turns/answer_links.py": "escaped addresses between two fixed sides",
     "agent/llm/model_table.py": "an escaped name of a model, in the operator's table",
     "agent/memory/editing/edit_review.py": "a fixed list of words",
     "agent/memory/erasure/embedded_text.py": "letters of the words to erase",

@@ -11,7 +11,7 @@ from typing import Any
 from agent.tools.result_pages import KEPT_FOR, MOST_RESULTS, ToolResultPages
 from agent.tools.sources import LONGEST_RESULT, ToolResult
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
-from agent.turn_draft import StagedEffects
+from agent.turns.turn_draft import StagedEffects
 from gateway.events import AnswerSource
 from gateway.ports import FileKind, FileTotal, ScopeFile
 from gateway.store.files import SqlFiles

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from PIL import Image
 
-from agent.agent_loop import MOST_PICTURES
+from agent.turns.agent_loop import MOST_PICTURES
 from agent.web.web_pages import WebPages
 from agent.web.web_tools import build_fetch_tool
 from tests.e2e.agent.test_purge import wait_until_purged

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.prompt_assembly import NAME_LENGTH, clean_name, local, message_header
+from agent.turns.prompt_assembly import NAME_LENGTH, clean_name, local, message_header
 from gateway.events import Sender
 from tests.fakes.turns import said
 

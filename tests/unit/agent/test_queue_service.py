@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent.command_services import QueueService
-from agent.turn import RunningTurns
+from agent.turns.turn import RunningTurns
 from gateway.events import DeliveryReceipt, MessagePart
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.prompt_assembly import (
+from agent.turns.prompt_assembly import (
     BACKGROUND_TOKENS,
     CHARS_PER_TOKEN,
     MOST_OF_ONE,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from agent.llm.chat_model import ChatReply, TokenUsage, ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.storage import transcript_lines as build
-from agent.turn_draft import StagedEffects, TurnDraft
+from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import Attachment
 from gateway.ports import InboxRow, MessageOutcome, SessionRow, TurnLease, TurnStep
 from tests.fakes.turns import ANN, START, said

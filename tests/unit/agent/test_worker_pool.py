@@ -12,8 +12,8 @@ from string import ascii_letters
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.turn import RunningTurns, Turn
-from agent.worker_pool import WorkerPool
+from agent.turns.turn import RunningTurns, Turn
+from agent.turns.worker_pool import WorkerPool
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord

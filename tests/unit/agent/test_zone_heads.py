@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agent.prompt_assembly import local
+from agent.turns.prompt_assembly import local
 from gateway.i18n.time_zones import find_zone
 
 SPRING = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # a minute before Berlin's clocks go forward

@@ -14,8 +14,8 @@ from datetime import timedelta
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.turn import RunningTurns, Turn
-from agent.worker_pool import WorkerPool
+from agent.turns.turn import RunningTurns, Turn
+from agent.turns.worker_pool import WorkerPool
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
 from gateway.ports import ChatActivity, InboxRow, MessageOutcome

@@ -16,7 +16,7 @@ from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.folder_history import open_folder
 from agent.memory.history.line_keys import line_fingerprint
 from agent.tools.tool import ScopedRecall
-from agent.turn_memory import TurnMemoryTools
+from agent.turns.turn_memory import TurnMemoryTools
 from gateway.ports import SearchHit
 from tests.fakes.consolidation_scene import LooseDisk
 from tests.fakes.consolidator import ScriptedProvider

@@ -14,7 +14,7 @@ from agent.memory.prompt.due_jobs import consolidation_job, flush_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.update.session_note_writer import SessionMemoryWriter
-from agent.prompt_assembly import message_header
+from agent.turns.prompt_assembly import message_header
 from tests.fakes.consolidation_scene import ConsolidationScene, begin
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.auto_recall import bears_on
+from agent.turns.auto_recall import bears_on
 from gateway.ports import SearchHit
 
 HIT = SearchHit(source="sessions/x", line=1, text="I never eat fish", role="user")

@@ -8,14 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from agent.agent_loop import LoopResult
 from agent.attachments.file_facts import fact_of
-from agent.command_turns import CommandTurnRunner
 from agent.commands.model import model_gone_line
 from agent.llm.chat_model import ReplyEnding
 from agent.memory.jobs.approval_questions import question_scope, short
 from agent.memory.storage import transcript_lines as build
-from agent.prompt_assembly import speaker_fields
 from agent.reminders.reminder import is_reminder
 from agent.reminders.reminder_turns import (
     ReminderTurnRunner,
@@ -27,8 +24,11 @@ from agent.reminders.reminder_turns import (
 from agent.tools.rights import RefusalRule
 from agent.tools.sources import collect_sources, encode_sources
 from agent.tools.tool_questions import ToolQuestion, format_questions
-from agent.turn import Turn
-from agent.turn_services import TurnServices, build_reply
+from agent.turns.agent_loop import LoopResult
+from agent.turns.command_turns import CommandTurnRunner
+from agent.turns.prompt_assembly import speaker_fields
+from agent.turns.turn import Turn
+from agent.turns.turn_services import TurnServices, build_reply
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, Role, SessionKey, short_turn_id
 from gateway.i18n import translate
@@ -40,7 +40,7 @@ from gateway.text.message_text import format_sources
 
 
 class TurnRunner:
-    """Implements `agent.worker_pool.TurnHandler`."""
+    """Implements `agent.turns.worker_pool.TurnHandler`."""
 
     def __init__(self, services: TurnServices) -> None:
         self._services = services

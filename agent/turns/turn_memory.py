@@ -13,8 +13,8 @@ from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatEditResult, ChatMemoryEditor, LineChange
-from agent.turn import Turn
-from agent.turn_draft import StagedEffects
+from agent.turns.turn import Turn
+from agent.turns.turn_draft import StagedEffects
 from gateway.errors import StoreUnavailable, ToolFailed
 from gateway.events import Role
 from gateway.i18n import command_prefix

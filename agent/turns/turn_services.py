@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
-from agent.agent_loop import AgentLoop
 from agent.chat_profiles import ChatProfiles
 from agent.command_services import CommandServices
 from agent.commands import CommandRouter
@@ -21,9 +20,10 @@ from agent.memory.messages.sender_names import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
-from agent.prompt_assembly import PromptAssembler
 from agent.reminders.reminder_jobs import ReminderJobs
-from agent.turn import Turn
+from agent.turns.agent_loop import AgentLoop
+from agent.turns.prompt_assembly import PromptAssembler
+from agent.turns.turn import Turn
 from gateway.errors import StoreUnavailable
 from gateway.events import (
     AnswerSource,

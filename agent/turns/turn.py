@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
 
-from agent.answer_links import AnswerLinks
 from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
@@ -23,7 +22,8 @@ from agent.memory.prompt.conversation import Conversation
 from agent.task_group import task_group
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolQuestion, allowed_question
-from agent.turn_draft import StagedEffects, TurnDraft
+from agent.turns.answer_links import AnswerLinks
+from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports import InboxRow, Line, LinkFinder, MessageContext, NullPreview, Preview, TurnLease
 from gateway.ports.caps import CappedSender

@@ -14,7 +14,6 @@ import structlog
 
 from agent.attachments.file_names import format_size
 from agent.attachments.image_inliner import ImageInliner
-from agent.call_review import WAITING, CallResult
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall
@@ -26,9 +25,10 @@ from agent.tools.sources import ResultFile, ResultPicture, encode_sources
 from agent.tools.tool import ScopedRecall, ToolContext, ToolKind
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
 from agent.tools.toolbox import LoopDetector, clean_result
-from agent.turn import Turn
-from agent.turn_draft import StagedEffects
-from agent.turn_memory import TurnMemoryTools
+from agent.turns.call_review import WAITING, CallResult
+from agent.turns.turn import Turn
+from agent.turns.turn_draft import StagedEffects
+from agent.turns.turn_memory import TurnMemoryTools
 from gateway.errors import ContextOverflow, FailureCause, FileUnavailable, ModelFailed, ToolFailed
 from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_prefix

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.call_review import CallResult, CallReviewer
 from agent.llm.chat_model import ChatReply, ChatRequest, Price, Sink, TokenUsage, ToolCall
 from agent.llm.model_client import CallRecord, ModelClient
 from agent.memory.prompt.trim_lines import is_trim
 from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of
 from agent.memory.stored_sessions import RecordedTurn
-from agent.turn import Turn
-from agent.turn_draft import StagedEffects, TurnDraft
+from agent.turns.call_review import CallResult, CallReviewer
+from agent.turns.turn import Turn
+from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.errors import UserError
 from gateway.events import InboundMessage, SessionKey
 from gateway.ports import InboxRow, Line, TraceSpan, TurnLease, TurnStep

@@ -15,7 +15,6 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.attachment_loader import AttachmentLoader
 from agent.attachments.file_facts import UNTRUSTED, Fact, clean, fact_of, facts_in
-from agent.auto_recall import AutoRecall
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.sender_names import SenderNames
 from agent.memory.prompt.conversation import Conversation
@@ -25,8 +24,9 @@ from agent.memory.storage.transcript_lines import indent_lines, is_replaced
 from agent.task_group import task_group
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolApprovals, allowed_question
-from agent.turn import Turn
-from agent.turn_draft import TurnDraft
+from agent.turns.auto_recall import AutoRecall
+from agent.turns.turn import Turn
+from agent.turns.turn_draft import TurnDraft
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, OutboundKind, QuoteKind
 from gateway.ports import HistoryReader, InboxRow, Line
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
-from agent.turn import RunningTurns, Turn, TurnPhases
+from agent.turns.turn import RunningTurns, Turn, TurnPhases
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
 from gateway.ports import TURN_SPAN, InboxRow, MessageOutcome, MetricsRecorder, Suspect, TraceSpan, TurnLease
@@ -45,7 +45,7 @@ _NONE = timedelta(0)
 
 
 class TurnHandler(Protocol):
-    """Runs leased turns; implemented by `agent.turn_runner.TurnRunner`."""
+    """Runs leased turns; implemented by `agent.turns.turn_runner.TurnRunner`."""
 
     async def handle_turn(self, turn: Turn) -> MessageOutcome:
         """Run the turn to its commit. Cancelled without `is_stop_wanted`, it commits nothing."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from agent.agent_loop import AgentLoop
-from agent.call_review import CallReviewer
 from agent.chat_profiles import ChatProfile, ChatProfiles
 from agent.llm.model_client import ModelClient
 from agent.memory.messages.sender_names import SenderNames
@@ -21,8 +19,11 @@ from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory, prompt_f
 from agent.memory.prompt.prompt_window import PromptSnapshot, PromptWindow, digests_of, fold
 from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of, parse_time
 from agent.memory.stored_sessions import RecordedTurn, StoredSessions
-from agent.prompt_assembly import message_header
-from agent.recorded_turn import (
+from agent.tools.tool_questions import ALLOWED
+from agent.turns.agent_loop import AgentLoop
+from agent.turns.call_review import CallReviewer
+from agent.turns.prompt_assembly import message_header
+from agent.turns.recorded_turn import (
     CountedModel,
     OtherAnswer,
     RecordedLines,
@@ -32,9 +33,8 @@ from agent.recorded_turn import (
     ReplayReport,
     replay_client,
 )
-from agent.tools.tool_questions import ALLOWED
-from agent.turn import Turn
-from agent.turn_draft import TurnDraft
+from agent.turns.turn import Turn
+from agent.turns.turn_draft import TurnDraft
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import FileKind, InboxRow, Line, MessageContext, SessionRow, TurnLease

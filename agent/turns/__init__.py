@@ -1,0 +1,1 @@
+"""Turns: the worker pool, the loop, prompts and replays."""
