@@ -341,6 +341,8 @@ def build_job_runner(app: Runtime) -> JobRunner:
     store, now, memory, dreamer, updates = app.store, app.now, app.memory, app.dreamer, _build_updates(app)
     exports = app.privacy.exports
     deletions = MessageDeletionJobs(
+        home=app.home.path,
+        session_files=app.session_files,
         files=store.files,
         journal=store.journal,
         records=store.records,

@@ -22,6 +22,7 @@ from agent.memory.erasure.scope_files import SESSIONS, ErasureStorage
 from agent.memory.erasure.word_match import ALL, without_words
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
+from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.transcript_lines import decode, encode, kind_of, parse_time
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
@@ -102,6 +103,7 @@ class RetentionJob:
 
     async def _expire_scope(self, scope: str, keys: Sequence[SessionKey], cutoff: datetime) -> RetentionResult:
         result = RetentionResult()
+        await owe_mirror(self.storage.home, scope, self.storage.disk, erasure=RETENTION)
         # The next message of an unused session starts a new one, instead of a window of blank lines.
         await self.unlist(await self.storage.store.drop_sessions(keys, unused_since=cutoff))
         folder = scope_folder(self.storage.home, scope)
@@ -112,6 +114,7 @@ class RetentionJob:
         async with self.storage.writing:
             result.lines = await self.storage.history.rewrite(scope, partial(_without_older, cutoff=cutoff))
             await self.storage.settle_history(scope)
+        await pay_mirror(self.storage.home, scope, self.storage.disk, erasure=RETENTION)
         removed = await self.storage.files.remove(scope, FileKind.ATTACHMENT, FileKind.TEXT, before=cutoff)
         result.files = removed + len(others)
         if result.is_changed:

@@ -1,4 +1,4 @@
-"""Notes in a scope's folder: erasures that have begun, whose words may still be in its files.
+"""Notes in a scope's folder: erasures, deletions and retention that have begun, whose words may still be in its files.
 
 The store knows its erasures, but a store that is lost does not, and `parlour mirror import` must not bring words back.
 Each erasure has a note of its own, so that the end of one says nothing of another.

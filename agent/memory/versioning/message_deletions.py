@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,6 +22,9 @@ from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage import transcript_lines as build
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from gateway.events import SessionKey, short_id
 from gateway.ports import FileKind, InboxRow, Job, MessageOutcome, SessionRow, StoredTurn, TurnRecord
@@ -49,6 +53,8 @@ class MessageDeletionJobs:
     *writing* is held while files are written.
     """
 
+    home: Path
+    session_files: SessionFileWriter
     files: SqlFiles
     journal: SqlJournal
     records: SqlTurnRecords
@@ -61,14 +67,16 @@ class MessageDeletionJobs:
     person: Callable[[InboxRow], str]
     writing: asyncio.Lock
     now: Callable[[], datetime]
+    _disk: Disk = field(default_factory=Disk)
 
     async def delete(self, job: Job) -> RetryJobLater | None:
-        """Record the deletion, and enqueue the jobs that find derived data."""
+        """Record the deletion, write the files without the message, and enqueue the jobs that find derived data."""
         key, mid = SessionKey.parse(str(job.payload["key"])), str(job.payload["mid"])
+        session = await self.journal.session(key)
+        scope, debt = session.scope or job.scope, f"message:{key}/{mid}"
+        await owe_mirror(self.home, scope, self._disk, erasure=debt)
         if await self.journal.waiting_rows(key):  # the next turn may record the deletion; if not, a retry does
             return RetryJobLater(_BUSY_DELAY, "its chat is being answered", counts=False)
-        session = await self.journal.session(key)
-        scope = session.scope or job.scope
         traces = await self._traces(scope, key, mid)
         note = int(job.payload.get("note", 0))
         row = await self.records.pending_notes(key, note) if note else None
@@ -84,6 +92,9 @@ class MessageDeletionJobs:
             )
         if traces or row is not None:
             await self._record_deletion(session, scope, mid, note)
+        if not await self.session_files.flush():
+            return RetryJobLater(_BUSY_DELAY, "the files of conversations cannot be written", counts=False)
+        await pay_mirror(self.home, scope, self._disk, erasure=debt)
         log.info("memory.message_deleted", key=str(key), lines=len(traces))
         return None
 

@@ -9,8 +9,13 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.storage.erasure_notes import owed_scopes
+from agent.memory.storage.session_file_writer import SessionFileWriter
+from agent.memory.versioning import message_deletions
 from gateway.events import InboundKind, PlatformAccount
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk
@@ -77,6 +82,24 @@ async def test_it_leaves_the_transcript_although_nobody_writes_again() -> None:
         await talk(parlour, 1)
         assert "my zeppelin" not in str(model.prompts[-1])
         assert transcripts(parlour.home).count('"kind":"forgotten"') == 1
+
+
+async def test_files_that_still_have_it_are_taken_over_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until its file is written the scope owes that, so that an import of the files refuses; then it owes nothing."""
+
+    async def fail(_: SessionFileWriter) -> bool:
+        return False
+
+    async with at_work(SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
+        await parlour.idle()
+        with monkeypatch.context() as patch:
+            patch.setattr(SessionFileWriter, "flush", fail)
+            patch.setattr(message_deletions, "_BUSY_DELAY", timedelta(milliseconds=50))
+            await delete(parlour, "7")
+            await until(lambda: list(owed_scopes(parlour.home)) == [SCOPE])
+        await until(lambda: not owed_scopes(parlour.home))
+        assert "my zeppelin" not in transcripts(parlour.home)
 
 
 async def test_it_leaves_the_index() -> None:

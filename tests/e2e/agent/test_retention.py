@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.erasure_notes import owed_scopes
+from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import read_transcript
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from gateway.events import SessionKey
@@ -143,6 +147,27 @@ async def shown(parlour: InProcessGateway) -> Sequence[DisplayedMessage]:
     page = await parlour.app.memory.sessions.displayed_page(SessionKey("pocket", "ann"), turns=100)
     assert page is not None
     return page.lines
+
+
+async def test_files_that_still_have_it_are_taken_over_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its files are written a scope owes that, so that an import of the files refuses."""
+
+    async def fail(*_: object) -> None:
+        raise OSError("full")
+
+    async with gateway(home=tmp_path / "home", environment=WINDOW) as parlour:
+        await parlour.channel.ask("ann", f"my {OLD}")
+        await parlour.idle()
+        middle = datetime.now(UTC)
+        with monkeypatch.context() as patch:
+            patch.setattr(SessionFileWriter, "write_scope", fail)
+            with pytest.raises(OSError, match="full"):
+                await at(parlour, middle).expire(TODAY)
+        assert list(owed_scopes(parlour.home)) == [SCOPE]
+        await at(parlour, middle).expire(TODAY)
+        assert not owed_scopes(parlour.home)
 
 
 async def test_without_the_setting_nothing_lapses(tmp_path: Path) -> None:
