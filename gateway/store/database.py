@@ -146,6 +146,10 @@ class StoreConnection(SharedDatabase, Protocol):
         """Return the parts of the data that `scrub` takes one after the other, so that others wait for one at most."""
         ...
 
+    def has_older_readers(self) -> bool:
+        """Return True while a transaction that began before `scrub_parts` has the engine keep what was deleted."""
+        ...
+
     def scrub(self, part: str) -> bool:
         """Leave nothing in the files of *part* but its rows; False if it must be tried again. Outside a transaction."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from functools import partial
@@ -36,6 +37,7 @@ from gateway.text.json_lines import decode_lines, encode_lines
 log = structlog.get_logger(__name__)
 
 _MOMENT = 0.005  # seconds; a transaction of a gateway takes a few milliseconds
+_READERS_WAIT = 5.0  # seconds that a scrub waits for transactions that began before it
 _AT_ONCE = 500  # rows in one operation: turns' writes come between two of them
 _IN_KEYS = sql("key", LISTED)
 _TURNS = sql("SELECT DISTINCT turn FROM inbox WHERE", _IN_KEYS, "AND sender = ? AND turn != ''")
@@ -195,7 +197,13 @@ class SqlErasure:
         """
         await self._engine.remove_objects()
         submit = self._engine.writer.submit_exclusive
-        for part in await submit(lambda connection: connection.scrub_parts()):  # turns are stored between two of them
+        parts, until = await submit(lambda connection: connection.scrub_parts()), time.monotonic() + _READERS_WAIT
+        while await submit(lambda connection: connection.has_older_readers()):
+            if time.monotonic() > until:
+                log.info("store.scrub_later")
+                return False
+            await asyncio.sleep(_MOMENT)
+        for part in parts:  # turns are stored between two of them
             if not await submit(lambda connection, part=part: connection.scrub(part)):  # type: ignore[misc]
                 log.info("store.scrub_later")
                 return False

@@ -39,6 +39,11 @@ _PARTS = sql(  # names as the server quotes them
     "SELECT coalesce(inhrelid::regclass, name::regclass)::text FROM unnest(?::text[]) WITH ORDINALITY AS t(name, n)",
     "LEFT JOIN pg_inherits ON inhparent = name::regclass ORDER BY n, inhrelid",
 )  # fmt: skip
+_NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::xid::text"
+_OLDER_READERS = sql(
+    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()",
+    "AND greatest(age(backend_xmin), age(backend_xid)) > age(?::text::xid) LIMIT 1",
+)
 _TEXT_TABLES = (
     "inbox",
     "step",
@@ -97,6 +102,7 @@ class PostgresConnection:
         self._when_closed: Callable[[], object] = lambda: None
         self.worker = ""  # the listed worker that this session writes for; empty before it is
         self._locks: list[str] = []  # of dead workers
+        self._scrub_from = ""  # the transaction before which all had ended or run when a scrub began
         self._column: str | None = ""  # the editions as the last transaction has seen them
         self._editions: dict[str, str] | None = None  # of what is in memory; None = not known
         self._written: dict[str, str] = {}  # editions of the open transaction
@@ -246,7 +252,16 @@ class PostgresConnection:
 
     def scrub_parts(self) -> Sequence[str]:
         """Return the tables that hold texts and files; of a partitioned one its partitions."""
+        ((self._scrub_from,),) = self.execute(_NEXT_TRANSACTION)
         return [name for (name,) in self.execute(_PARTS, (list(_TEXT_TABLES),))]
+
+    def has_older_readers(self) -> bool:
+        """Return True while a session of the database has a snapshot of before `scrub_parts`.
+
+        VACUUM keeps rows that such a snapshot sees: of a dump, or of a gateway that hangs. Sessions of other users are
+        seen by a user that may read all statistics.
+        """
+        return bool(self.execute(_OLDER_READERS, (self._scrub_from,)).fetchall())
 
     def scrub(self, part: str) -> bool:
         """Rewrite the table *part* without what was deleted from it.

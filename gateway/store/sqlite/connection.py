@@ -102,6 +102,10 @@ class SqliteConnection(sqlite3.Connection):
             return (_WHOLE,)
         return [*(str(first) for first in range(1, count + 1, _AT_ONCE // page_size)), _END]
 
+    def has_older_readers(self) -> bool:
+        """Return False: `scrub` sees itself whether another connection reads."""
+        return False
+
     def scrub(self, part: str) -> bool:
         """Clear the unused bytes of a piece, and of pages that were written since the last one; empty the log.
 

@@ -20,6 +20,7 @@ from gateway.ports.erasure import ErasureFilter
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
 from gateway.settings import load_settings
+from gateway.store import erasure
 from gateway.store.database import Database
 from gateway.store.earlier_files import TABLES as EARLIER_TABLES
 from gateway.store.postgres import open_database, open_store, schema
@@ -317,6 +318,30 @@ async def test_erased_words_leave_the_tables_files(store: SqlStore, server: Post
     await store.erasing.redact(reach, _without)
     await store.transcripts.rewrite("", lambda raw: raw.replace(b"canarysecret", b""))
     assert await store.erasing.scrub()
+    server.query("CHECKPOINT")
+    assert not server.files_with(b"canarysecret")
+
+
+async def test_a_scrub_waits_for_those_that_may_still_read_the_words(
+    store: SqlStore, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a transaction has an older snapshot, as that of a dump, the server keeps deleted rows: it is not done."""
+    if not server.is_ours:
+        pytest.skip("the server's files are not ours to read")
+    await answer(store, said("canarysecret", id="1"), "the canarysecret again")
+    with closing(psycopg.connect(server.url)) as reader:
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT count(*) FROM meta")  # its lock on `inbox` would make the server refuse
+        await store.erasing.redact(ErasureFilter(keys=frozenset({ANN})), _without)
+        await store.transcripts.rewrite("", lambda raw: raw.replace(b"canarysecret", b""))
+        monkeypatch.setattr(erasure, "_READERS_WAIT", 0.1)
+        assert not await store.erasing.scrub()
+        monkeypatch.undo()
+        scrubbing = asyncio.create_task(store.erasing.scrub())
+        await store.check()
+        assert not scrubbing.done()
+        reader.rollback()
+        assert await scrubbing
     server.query("CHECKPOINT")
     assert not server.files_with(b"canarysecret")
 
