@@ -11,7 +11,7 @@
 | 7 /new@otherbot | e2e/telegram/test_gateway_telegram.py (another bot's command); which words are ours: unit/agent/test_command_router.py |
 | 8 Discord DM from a stranger | e2e/discord/test_discord_requirements.py (a stranger with a file); @everyone: e2e/discord/test_discord_outbound.py (every send pings nobody) |
 | 9 /stop and /new leave follow-ups | `test_bug_9_…` below, on all three |
-| 10 /new's crash window | faults/test_new_session_killed.py: a real kill at every step of /new |
+| 10 /new's crash window | faults/test_memory_killed.py: a real kill at every step of /new |
 | 11 CPU per turn, blocking loads | benchmarks: "full durable turns" and "full turn over litellm" (docs/benchmarks.md) |
 | 12 code fences when cut | e2e/telegram/test_gateway_telegram.py (twenty thousand characters), e2e/slack/test_gateway_slack.py (a long answer), e2e/discord/test_discord_outbound.py (twenty thousand characters) |
 """  # noqa: E501 - a table
