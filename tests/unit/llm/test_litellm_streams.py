@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.xdist_group("litellm"), pytest.mark.filterwarnings("ig
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the model says: words in pieces, or calls."""
+    """What the model says: words in pieces, or calls, which Gemini's stream alone has here."""
 
     words: Sequence[str] = ()
     calls: Sequence[tuple[str, Mapping[str, Any]]] = ()
@@ -70,21 +70,14 @@ def anthropic(said: Said) -> Iterator[bytes]:
     for words in said.words:
         yield event("content_block_delta", index=0, delta={"type": "text_delta", "text": words})
     yield event("content_block_stop", index=0)
-    for n, (name, args) in enumerate(said.calls, 1):
-        block = {"type": "tool_use", "id": f"toolu_{n}", "name": name, "input": {}}
-        yield event("content_block_start", index=n, content_block=block)
-        text = json.dumps(args)
-        for piece in ("", text[:7], text[7:]):
-            yield event("content_block_delta", index=n, delta={"type": "input_json_delta", "partial_json": piece})
-        yield event("content_block_stop", index=n)
     if not said.is_cut:
-        stop = {"stop_reason": "tool_use" if said.calls else "end_turn", "stop_sequence": None}
+        stop = {"stop_reason": "end_turn", "stop_sequence": None}
         yield event("message_delta", delta=stop, usage={"output_tokens": 7})
         yield event("message_stop")
 
 
 def chat_completions(said: Said) -> Iterator[bytes]:
-    """OpenAI's chunks as Mistral, DeepSeek and Groq document them: whole calls in one chunk, usage in the last."""
+    """OpenAI's chunks as Mistral, DeepSeek and Groq document them: usage is in the last."""
 
     def chunk(delta: Mapping[str, Any], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
@@ -94,15 +87,9 @@ def chat_completions(said: Said) -> Iterator[bytes]:
     yield chunk({"role": "assistant", "content": ""})
     for words in said.words:
         yield chunk({"content": words})
-    calls = [
-        {"index": n, "id": f"call{n:05}", "type": "function", "function": {"name": name, "arguments": json.dumps(args)}}
-        for n, (name, args) in enumerate(said.calls)
-    ]
-    if calls:
-        yield chunk({"tool_calls": calls})
     if not said.is_cut:
         usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
-        yield chunk({"content": ""}, "tool_calls" if calls else "stop", usage=usage)
+        yield chunk({"content": ""}, "stop", usage=usage)
         yield b"data: [DONE]\n\n"
 
 
@@ -111,20 +98,15 @@ def ollama_chat(said: Said) -> Iterator[bytes]:
     head = {"model": "m", "created_at": "2026-11-28T12:00:00Z"}
     for words in said.words:
         yield json.dumps({**head, "message": {"role": "assistant", "content": words}, "done": False}).encode() + b"\n"
-    for name, args in said.calls:
-        call = {"function": {"name": name, "arguments": args}}
-        message = {"role": "assistant", "content": "", "tool_calls": [call]}
-        yield json.dumps({**head, "message": message, "done": False}).encode() + b"\n"
     if not said.is_cut:
         end = {"message": {"role": "assistant", "content": ""}, "done_reason": "stop", "done": True}
         yield json.dumps({**head, **end, "prompt_eval_count": 11, "eval_count": 7}).encode() + b"\n"
 
 
 def ollama(said: Said) -> Iterator[bytes]:
-    """`/api/generate` (docs/api.md, "Generate a completion"); litellm asks for calls as JSON in the text."""
+    """`/api/generate` (docs/api.md, "Generate a completion")."""
     head = {"model": "m", "created_at": "2026-11-28T12:00:00Z"}
-    words = [*said.words, *(json.dumps({"name": name, "arguments": args}) for name, args in said.calls)]
-    for each in words:
+    for each in said.words:
         yield json.dumps({**head, "response": each, "done": False}).encode() + b"\n"
     if not said.is_cut:
         end = {"response": "", "done": True, "done_reason": "stop", "prompt_eval_count": 11, "eval_count": 7}
@@ -209,18 +191,6 @@ async def test_ollama_is_asked_about_a_model_in_a_thread() -> None:
 
 
 CALLS = (("memory_search", {"query": "cats"}), ("memory_search", {"query": "dogs"}))
-
-
-@EACH
-@pytest.mark.parametrize("count", [1, 2])
-async def test_streamed_calls(name: str, count: int) -> None:
-    """One call, and two side by side: names and arguments are the model's, and no id is used twice."""
-    if name.startswith("ollama/") and count > 1:
-        pytest.skip("litellm asks /api/generate for one call at a time")
-    async with provider(name, Said(calls=CALLS[:count])) as to:
-        reply = await to.ask()
-    assert [(each.name, json.loads(each.arguments)) for each in reply.tool_calls] == [*CALLS[:count]]
-    assert len({each.id for each in reply.tool_calls}) == count
 
 
 @pytest.mark.parametrize("name", ["gemini/gemini-2.5-flash", "gemini/gemini-3-pro-preview"])

@@ -16,7 +16,6 @@ from aiohttp import web
 
 from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ChatRequest, ModelConfig, ReplyEnding, Sink
 from agent.llm.litellm_model import LitellmModel, close_litellm
-from agent.llm.model_registry import open_model
 from agent.llm.openai_http import MOST_BYTES
 from agent.llm.openai_model import OpenAIModel, is_openai_compatible
 from agent.llm.provider_model import ProviderModel
@@ -77,13 +76,6 @@ def test_it_is_used_where_chat_completions_are_sure(
 ) -> None:
     """Servers of the operator's, and OpenAI's older models; all others, and what a variable changes, are litellm's."""
     assert is_openai_compatible(ModelConfig(model=model, api_base=base), variables) is is_direct
-
-
-def test_litellm_can_be_asked_for() -> None:
-    """`llm.client: litellm` sends the same model through litellm."""
-    config = ModelConfig(model="openai/test", api_base=OWN)
-    assert type(open_model(config)) is OpenAIModel
-    assert type(open_model(replace(config, client="litellm"))) is LitellmModel
 
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -254,26 +246,6 @@ async def test_answers_that_are_none(
             await ask(model, streamed=streamed)
     assert type(raised.value) is error
     assert not {"billing", "overloaded", "slow down"} & set(str(raised.value).split())
-
-
-async def test_a_stray_end_of_thinking_hides_one_answer_only() -> None:
-    """Nothing is shown before such a mark in the next answer; one without it shows that it was a stray one."""
-    said = ["secret</think>Hello!", "Hello again!", "Hello once more!"]
-
-    async def answer(_: web.Request) -> web.Response:
-        pieces = [delta(word) for word in said.pop(0)]
-        return web.Response(text=events(*pieces, delta("", "stop")).decode(), content_type="text/event-stream")
-
-    async with serve_app(answer) as place:
-        model = OpenAIModel(ModelConfig(model="openai/x", api_base=f"http://{place}"))
-        seen: list[list[str]] = []
-        for _ in range(3):
-            shown: list[str] = []
-            await model.complete(request("hello"), sink=shown.append)
-            seen.append(shown)
-        await model.close()
-    assert set(seen[1]) <= {"", "Hello again!"}
-    assert seen[2][0] == "H"
 
 
 async def test_a_body_has_a_limit() -> None:

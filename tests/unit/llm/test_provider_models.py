@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import logging
@@ -14,7 +13,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ModelConfig, ReplyEnding, Sink, ToolCall, usage_of_error
+from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ModelConfig, Sink, usage_of_error
 from agent.llm.completion_stream import AnswerClock, CompletionStream
 from agent.llm.litellm_model import LitellmModel
 from agent.llm.model_client import ModelClient
@@ -99,57 +98,6 @@ async def test_a_known_model_has_its_price(line: OpenLine, sink: Sink | None) ->
     assert 0 < cheap < 0.1
 
 
-async def test_a_stream_grows_to_the_whole_text(line: OpenLine) -> None:
-    """Every state shown is a beginning of the answer; the last is all of it, and usage is asked for."""
-    seen: list[str] = []
-    async with line([ScriptedAnswer(text=TEXT, pieces=5, gap=0.002)]) as to:
-        reply = await to.ask(sink=seen.append)
-    assert seen[-1] == reply.text == TEXT
-    assert len(seen) > 2
-    assert all(TEXT.startswith(state) for state in seen)
-    assert to.server.requests[0]["stream_options"] == {"include_usage": True}
-
-
-async def test_nobody_watching_means_no_stream(line: OpenLine) -> None:
-    """Without a sink the call is a plain one, since streaming costs twice the CPU."""
-    async with line(["hi"]) as to:
-        await to.ask()
-    assert not to.server.requests[0].get("stream")
-
-
-@BOTH
-async def test_tool_calls_come_whole_and_in_order(line: OpenLine, sink: Sink | None) -> None:
-    """Arguments that come in pieces are put together, ids and order kept, next to the text."""
-    calls = (
-        ScriptedToolCall(name="memory_search", arguments='{"query": "Ann\'s birthday — 3 May 🎂"}', id="call_a"),
-        ScriptedToolCall(name="remember", arguments='{"fact": "Ann likes tea"}', id="call_b"),
-        ScriptedToolCall(name="memory_search", arguments="{}", id="call_c"),
-    )
-    async with line([ScriptedAnswer(text="Let me look.", calls=calls, pieces=3)]) as to:
-        reply = await to.ask(sink=sink)
-    assert reply.text == "Let me look."
-    assert reply.tool_calls == tuple(ToolCall(call.id, call.name, call.arguments) for call in calls)
-    sent = to.server.requests[0]
-    assert [tool["function"]["name"] for tool in sent["tools"]] == [
-        "compute",
-        "file_delete",
-        "file_read",
-        "file_write",
-        "files_list",
-        "memory_edit",
-        "memory_get",
-        "memory_search",
-        "read_result",
-        "remember",
-        "remind",
-        "reminder_change",
-        "reminders",
-        "send_file",
-        "vector_search",
-    ]
-    assert set(sent) <= {"messages", "model", "tools", "stream", "stream_options"}
-
-
 @BOTH
 async def test_garbage_arguments_are_handed_on_as_they_are(line: OpenLine, sink: Sink | None) -> None:
     """Arguments that are no JSON, and tools that do not exist, are the toolbox's business, not an error here."""
@@ -217,17 +165,6 @@ async def test_each_fault_has_its_error_and_one_request(
     assert raised.value.__suppress_context__
 
 
-async def test_plain_json_in_place_of_a_stream_is_read(line: OpenLine) -> None:
-    """A server that ignores `stream: true`: its words, calls and usage come with one request, and are shown once."""
-    shown: list[str] = []
-    call = ScriptedToolCall(name="save_memory", arguments='{"memory_update": "x"}')
-    async with line([ScriptedAnswer(text=TEXT, calls=(call,), is_unstreamed=True)]) as to:
-        reply = await to.ask(sink=shown.append)
-    assert (reply.text, shown, len(to.server.bodies)) == (TEXT, [TEXT], 1)
-    assert [(each.name, each.arguments) for each in reply.tool_calls] == [(call.name, call.arguments)]
-    assert (reply.tokens.input, reply.tokens.output, reply.tokens.cached) == (100, 20, 60)
-
-
 async def test_the_libraries_make_no_objects_of_messages_and_chunks() -> None:
     """Litellm and OpenAI's SDK are as the client expects them: it skips what cost them four fifths of a call."""
     async with open_server([ScriptedAnswer(text=TEXT)]) as server:
@@ -292,12 +229,6 @@ async def test_silence_in_a_stream_ends_it(line: OpenLine) -> None:
     assert spent.tokens.output > 0
 
 
-async def test_a_slow_stream_that_keeps_coming_is_no_hang(line: OpenLine) -> None:
-    """Pauses shorter than the allowed silence may add up to more than the timeout."""
-    async with line([ScriptedAnswer(text="a b c d e f", pieces=1, gap=0.1)], timeout=1.0, stream_silence=60) as to:
-        assert (await to.ask(sink=lambda _text: None)).text == "a b c d e f"
-
-
 @pytest.mark.parametrize(
     ("header", "delay"),
     [
@@ -318,18 +249,6 @@ async def test_retry_after_is_read(line: OpenLine, header: str, delay: timedelta
         with pytest.raises(ModelRateLimited) as raised:
             await to.ask()
     assert raised.value.delay == delay
-
-
-@BOTH
-async def test_ten_megabytes_are_cut(line: OpenLine, sink: Sink | None) -> None:
-    """An endless answer ends at the bound, is marked as cut, and the beginning is kept; a stream is left early."""
-    text = " ".join(map(str, range(1_500_000)))
-    async with line([ScriptedAnswer(text=text, pieces=20_000)]) as to:
-        reply = await to.ask(sink=sink)
-        if sink is not None:
-            await to.server.left.wait()
-    assert reply.text == text[:ANSWER_CHARS]
-    assert reply.ending is ReplyEnding.LENGTH
 
 
 @BOTH
@@ -371,42 +290,6 @@ async def test_connections_are_reused(line: OpenLine) -> None:
         for n in range(20):
             await to.ask(sink=(lambda _text: None) if n % 2 else None)
         assert len(to.server.peers) == 1
-
-
-async def test_cancelling_hangs_up(line: OpenLine) -> None:
-    """/stop during a call closes its connection, so that the provider stops too; the next call is not disturbed."""
-    answers = [ScriptedAnswer(text=TEXT, fault=ModelFault.PAUSE), ScriptedAnswer(text="fine")]
-    async with line(answers) as to:
-        begun = asyncio.Event()
-        asking = asyncio.create_task(to.ask(sink=lambda _text: begun.set()))
-        await begun.wait()
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-        await to.server.left.wait()
-        assert (await to.ask()).text == "fine"
-
-
-async def test_equal_histories_are_equal_bytes(line: OpenLine) -> None:
-    """The body of a longer conversation begins with the body of the shorter one, byte for byte."""
-    calls = [{"id": "call_1", "type": "function", "function": {"name": "remember", "arguments": '{"fact":"ü 🎂"}'}}]
-    history: list[Mapping[str, Any]] = [
-        {"role": "system", "content": "You are Parlour."},
-        {"role": "user", "content": "Merke dir: ü 🎂"},
-        {"role": "assistant", "content": "", "tool_calls": calls},
-        {"role": "tool", "tool_call_id": "call_1", "name": "remember", "content": "ok"},
-        {"role": "assistant", "content": "Done.", "thinking": {"model": "another", "message": {"x": 1}}},
-        {"role": "user", "content": "Danke"},
-    ]
-    async with line(["ok"]) as to:
-        for end in (2, 4, 6):
-            await to.model.complete(replace(request(tools=memory_tools().schemas), messages=history[:end]))
-    short, middle, long = to.server.bodies
-    for before, after in ((short, middle), (middle, long)):
-        messages = before.partition(b'],"model"')[0]
-        assert after.startswith(messages + b",")
-    assert b"another" not in long
-    assert short.startswith(b'{"messages":[{"role":"system"')
 
 
 async def test_thinking_goes_back_to_its_own_model_only(line: OpenLine) -> None:
