@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from agent.memory.displayed_messages import DisplayedTurn, build_divider, order_messages, with_buttons
@@ -86,18 +87,20 @@ class StoredSessions:
         found = await self._transcripts.find(scope, key, turn)
         if found is None:
             return None
-        block = _block(found)
-        earlier: list[TranscriptBlock] = []
+        pages: list[Sequence[TranscriptBlock]] = []  # the newest first
+        search = _WindowSearch()
         before = found.seq
-        while not await asyncio.to_thread(_is_window, earlier):
+        while not search.is_complete:
             stored = await self._transcripts.newest(
                 scope, key, _TURNS_AT_ONCE, before=before, transcript=found.transcript
             )
             if not stored:
                 break
-            earlier = [*await asyncio.to_thread(_blocks, stored), *earlier]
+            page = await asyncio.to_thread(_blocks, stored)
+            search.add(page)
+            pages.append(page)
             before = stored[0].seq
-        return RecordedTurn(block, earlier)
+        return RecordedTurn(_block(found), [*chain.from_iterable(reversed(pages))])
 
     async def _current(self, key: SessionKey, limit: int) -> tuple[str | None, Sequence[StoredTurn]]:
         """Return the scope and at most *limit* newest turns of the current transcript.
@@ -140,13 +143,27 @@ def _blocks(turns: Sequence[StoredTurn]) -> list[TranscriptBlock]:
     return [*map(_block, turns)]
 
 
-def _is_window(blocks: Sequence[TranscriptBlock]) -> bool:
-    """Return True if *blocks* hold the last snapshot, and all turns from the last replay start on."""
-    lines = [line for block in blocks for line in block.lines]
-    anchors = [anchor_index(line) for line in lines if kind_of(line) in ("pointer", "mark")]
-    first = next((block.from_index for block in blocks if block.to_index > block.from_index), None)
-    has_snapshot = any(kind_of(line) == "snapshot" for line in lines)
-    return has_snapshot and first is not None and bool(anchors) and first <= anchors[-1]
+@dataclass(slots=True)
+class _WindowSearch:
+    """What the newest pages of a transcript have of its window."""
+
+    replay_from: int | None = None  # the last replay start
+    first: int | None = None  # index of the first message in the pages
+    has_snapshot: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the pages have the last snapshot, and all turns from the last replay start on."""
+        return self.has_snapshot and self.first is not None and (self.replay_from or -1) >= self.first
+
+    def add(self, page: Sequence[TranscriptBlock]) -> None:
+        """Add the page before those that were added."""
+        lines = [line for block in page for line in block.lines]
+        if self.replay_from is None:
+            anchors = [anchor_index(line) for line in lines if kind_of(line) in ("pointer", "mark")]
+            self.replay_from = anchors[-1] if anchors else None
+        self.first = next((block.from_index for block in page if block.to_index > block.from_index), self.first)
+        self.has_snapshot = self.has_snapshot or any(kind_of(line) == "snapshot" for line in lines)
 
 
 def _parse_position(text: str) -> int | None:
