@@ -17,6 +17,7 @@ from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import connection as sqlite_connection
 from gateway.store.sqlite import open_store, schema
 from gateway.store.sqlite.connection import CHECKPOINT, SqliteConnection
+from gateway.store.sqlite.unused_bytes import logged_pages
 from tests.fakes.earlier_tables import create_file
 
 ROOM = SessionKey("pocket", "room")
@@ -228,6 +229,24 @@ def test_what_moves_beside_a_scrub_is_cleared(tmp_path: Path, monkeypatch: pytes
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     assert WORD.encode() not in raw(tmp_path)
     assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+
+
+def test_pages_that_were_written_behind_a_piece_are_cleared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of a piece that is done may have got bytes of a later one: the log tells which were written since."""
+    monkeypatch.setattr(sqlite_connection, "_AT_ONCE", 64 * 1024)
+    connection = crowded(tmp_path / "journal.db", 7, 600)
+    first, *_, last = connection.scrub_parts()[:-1]
+    assert connection.scrub(first)
+    connection.execute("UPDATE note SET body = 'a boat' WHERE scope IN (SELECT scope FROM note LIMIT 40)")
+    written = logged_pages((tmp_path / "journal.db-wal").read_bytes())
+    cleared: list[tuple[int, int]] = []
+    monkeypatch.setattr(SqliteConnection, "_clear", lambda _, path, size, ranges: cleared.extend(ranges))
+    assert connection.scrub(last)
+    assert min(written) < 100 < int(last)
+    assert cleared == [(int(last), 128), *((page, 1) for page in sorted(written))]
     connection.close()
 
 
