@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 
 import gateway.operations  # noqa: F401 - declares them
 from gateway.commands.operation_commands import AsJson, Sure, add_commands, call_operation
+from gateway.errors import UserError
 from gateway.journal_file import OpenChoice, StoreKind
 
 app = typer.Typer(
@@ -36,6 +38,9 @@ groups = {
 }
 for _name, _group in groups.items():
     app.add_typer(_group, name=_name)
+
+_ROOT = Path(__file__).parents[1]
+_PROGRAM = "/opt/parlour/.venv/bin/parlour"  # in the units
 
 OpenWorkChoice = Annotated[
     OpenChoice,
@@ -167,9 +172,25 @@ def deploy(
     file: Annotated[str, typer.Argument(help="One file's name; without it, all of them with their names.")] = "",
 ) -> None:
     """Print the units, compose files or monitoring files that belong to this version."""
-    from gateway.commands.deploy import print_files
+    files = _deploy_files(kind)
+    if file and file not in files:
+        raise UserError(f"no file of {kind} is called {file!r}; there are: {', '.join(files)}")
+    for name, path in files.items():
+        if file in ("", name):
+            text = path.read_text("utf-8")
+            if kind is DeployKind.SYSTEMD:  # the command that runs now is the one that the units start
+                text = text.replace(_PROGRAM, str(Path(sys.argv[0]).absolute()))
+            typer.echo(f"{'' if file else f'# ---- {name}{chr(10)}'}{text}", nl=False)
 
-    print_files(kind, file)
+
+def _deploy_files(kind: DeployKind) -> dict[str, Path]:
+    if kind is not DeployKind.COMPOSE:
+        found = sorted((_ROOT / "deploy" / kind).iterdir())
+    elif (folder := _ROOT / "deploy" / "compose").is_dir():  # a wheel
+        found = sorted(folder.iterdir())
+    else:
+        found = [_ROOT / "docker-compose.yml", *sorted((_ROOT / "deploy").glob("compose.*.yml"))]
+    return {path.name: path for path in found if path.is_file()}
 
 
 @groups["store"].command("migrate")

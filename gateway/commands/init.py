@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 import typer
 from pydantic import ValidationError
 
-from gateway.commands.init_config import (
+from gateway.commands.init_prompts import (
+    KEEP,
+    SKIP,
     InitConfig,
+    InitPrompter,
+    TerminalPrompter,
+    UnattendedPrompter,
     as_list,
     as_text,
+    choose_next,
     validation_message,
 )
-from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, TerminalPrompter, UnattendedPrompter, choose_next
 from gateway.commands.operation_commands import call_operation
 from gateway.errors import ParlourError, UserError
 from gateway.health.network_checks import installed_setups, verify
