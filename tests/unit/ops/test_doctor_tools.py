@@ -16,6 +16,7 @@ from gateway.admission import policy_of
 from gateway.commands.doctor import collect_findings
 from gateway.events import SessionKey
 from gateway.ports import StoreLimits
+from gateway.ports.entry_points import operator_command
 from gateway.ports.findings import FindingLevel
 from gateway.settings import disabled_tools
 from gateway.store.sqlite import open_store
@@ -91,7 +92,7 @@ async def test_reminders_of_people_without_access_are_named_before_they_are_due(
         ]
         lines = [each.text for each in found if each.id == "reminders.access"]
         assert [line.partition(",")[0] for line in lines] == ["2 reminders of pocket:bob", "1 reminder of pocket:eve"]
-        assert "`parlour people allow pocket:bob`" in lines[0]
+        assert operator_command("people allow pocket:bob") in lines[0]  # as the gateway names it, for the console too
         assert {each.level for each in found if each.id == "reminders.access"} == {FindingLevel.WARN}
         assert "reminders        2 reminders of pocket:bob, who has no access" in await there(terminal.well, "status")
         assert "secret" not in str(found)
