@@ -17,6 +17,7 @@ from gateway.ports.entry_points import HOW_TO_INSTALL
 _DIRECT = "D"  # the first letter of a direct message's id
 _NO_LIBRARY = f"needs Slack's library; {HOW_TO_INSTALL}"
 # Below this level the library logs addresses, headers or bodies, which hold the token.
+logging.getLogger("slack_bolt").setLevel(logging.WARNING)
 logging.getLogger("slack_sdk").setLevel(logging.WARNING)
 
 
@@ -96,7 +97,7 @@ class SlackPlugin:
 
 
 def _has_library() -> bool:
-    return all(find_spec(name) is not None for name in ("slack_sdk", "aiohttp"))
+    return all(find_spec(name) is not None for name in ("slack_bolt", "aiohttp"))
 
 
 plugin = SlackPlugin()

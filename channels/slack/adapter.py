@@ -215,7 +215,7 @@ class SlackChannel:
 
     def is_ready(self) -> bool:
         """Return True if Slack gave a sign of life within two ping intervals; by HTTP, if it accepted the token."""
-        return self._webhook_bot is not None or (self._socket is not None and self._socket.is_receiving())
+        return self._webhook_bot is not None or (self._socket is not None and self._socket.is_connected())
 
     def is_watched(self, key: SessionKey) -> bool:  # noqa: ARG002 - the port's signature
         """Return True: Slack does not report readers."""

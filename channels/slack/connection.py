@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from random import SystemRandom
 from typing import Any
@@ -16,12 +14,13 @@ from urllib.parse import parse_qsl
 import aiohttp
 import structlog
 from cachetools import TTLCache
+from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
+from slack_bolt.app.async_app import AsyncApp
+from slack_bolt.authorization import AuthorizeResult
+from slack_bolt.response import BoltResponse
 from slack_sdk.errors import SlackApiError
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
-from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
-from slack_sdk.socket_mode.request import SocketModeRequest
-from slack_sdk.socket_mode.response import SocketModeResponse
 from slack_sdk.web.async_client import AsyncWebClient
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -46,11 +45,85 @@ class SocketModeRefused(UserError):
     """Slack refuses the connection; the text contains the remedy."""
 
 
-class SlackSocketMode(SocketModeClient):
-    """One connection to Slack's events: the library's client, except that a refusal ends it instead of being retried.
+class _SocketModeClient(SocketModeClient):
+    """The library's client, except that a refusal closes it instead of being retried for ever."""
 
-    *receive* returns True for a payload that can be acknowledged; Slack redelivers any other.
-    """
+    def __init__(
+        self, app_token: str, web_client: AsyncWebClient, on_return: Callable[[], None], ping: float, proxy: str
+    ) -> None:
+        super().__init__(
+            app_token=app_token, web_client=web_client, ping_interval=ping, on_message_listeners=[self._on_message]
+        )
+        if proxy:
+            self.proxy = None  # the session has ours, and the library would add the environment's
+            self.aiohttp_client_session.detach()
+            self.aiohttp_client_session = aiohttp.ClientSession(connector=connector(proxy))
+        self._on_return = on_return
+        self.crowded = _CROWDED
+        self.refused: ParlourError | None = None
+        self.ended = asyncio.Event()
+        self._greeted_by: object = None
+        self.message_at = 0.0  # by the monotonic clock
+        self.greeted = asyncio.Event()
+
+    async def issue_new_wss_url(self) -> str:
+        """Request an address; a refusal that only the operator can fix closes the client."""
+        try:
+            return await super().issue_new_wss_url()
+        except SlackApiError as error:
+            failure = map_api_error(error)
+            if isinstance(failure, SlackRefusal | SlackTokenRejected):
+                self.end(LoginRefused(f"Slack rejects the app-level token: {failure.code}; it needs connections:write"))
+            raise
+
+    async def run_message_listeners(self, message: dict[str, Any], raw_message: str) -> None:
+        """Handle one frame; reconnect at once after a disconnect, but later if there are too many connections."""
+        if message.get("type") == "disconnect":
+            reason = str(message.get("reason") or "")
+            log.info("slack.disconnect", reason=reason)
+            if reason == "link_disabled":
+                self.end(SocketModeRefused("Socket Mode is off; switch it on in the app's settings"))
+                return
+            if reason == "too_many_websockets":
+                await asyncio.sleep(_dice.uniform(*self.crowded))
+        await super().run_message_listeners(message, raw_message)
+
+    async def _on_message(self, message: aiohttp.WSMessage) -> None:  # noqa: ARG002 - the library's signature
+        # The first message of a connection is its hello. Slack does not tell whether a long silence dropped events.
+        is_new = self.current_session is not self._greeted_by
+        was_away = not self.greeted.is_set() or time.monotonic() - self.message_at > _AWAY * self.ping_interval
+        self._greeted_by = self.current_session
+        self.message_at = time.monotonic()
+        self.greeted.set()
+        if is_new and was_away:
+            self._on_return()
+
+    def end(self, reason: ParlourError) -> None:
+        """Close the client for good."""
+        self.refused, self.closed = reason, True
+        self.ended.set()
+
+    def is_greeted(self) -> bool:
+        """Return True if the current connection sent its hello and is open; aiohttp closes one without a pong in time.
+
+        The library's `last_ping_pong_time` does not help: it is set when a ping is sent, answered or not.
+        """
+        session = self.current_session
+        return not self.closed and session is not None and not session.closed and self._greeted_by is session
+
+
+class _SocketModeHandler(AsyncSocketModeHandler):
+    """bolt's handler over this client."""
+
+    def __init__(self, app: AsyncApp, client: _SocketModeClient) -> None:
+        self.app = app
+        self.app_token = client.app_token
+        self.client = client
+        client.socket_mode_request_listeners.append(self.handle)  # type: ignore[arg-type]  # as bolt itself does
+
+
+class SlackSocketMode:
+    """One connection to Slack's events. *receive* returns True for a payload that can be acknowledged."""
 
     def __init__(
         self,
@@ -63,101 +136,71 @@ class SlackSocketMode(SocketModeClient):
         proxy: str = "",
     ) -> None:
         """Connect with *app_token*; *on_return* is called after the first connection and after each long silence."""
-        super().__init__(
-            app_token=app_token,
-            web_client=web_client,
-            ping_interval=ping.total_seconds(),
-            on_message_listeners=[self._on_message],
-        )
-        self.socket_mode_request_listeners.append(self._on_request)
-        if proxy:
-            self.proxy = None  # the session has ours, and the library would add the environment's
-            self.aiohttp_client_session.detach()
-            self.aiohttp_client_session = aiohttp.ClientSession(connector=connector(proxy))
-        self._receive = receive
-        self._on_return = on_return
-        self.crowded = _CROWDED
-        self._refusal: ParlourError | None = None
-        self._ended = asyncio.Event()
-        self._greeted_by: object = None
-        self._message_at = -math.inf  # by the monotonic clock
-        self._is_decided = asyncio.Event()  # greeted, or ended
+        self._ping = ping.total_seconds()
+        self._client = _SocketModeClient(app_token, web_client, on_return, self._ping, proxy)
+        self._handler = _SocketModeHandler(_app(receive), self._client)
+
+    def is_connected(self) -> bool:
+        """Return True if Slack sent its hello and answers pings within one and a half intervals."""
+        return self._client.is_greeted()
 
     async def run(self) -> None:
         """Receive until cancelled; raise if Slack refuses the connection or stays silent."""
         try:
-            async with asyncio.timeout(_STALLED * self.ping_interval):
-                await self.connect()  # type: ignore[no-untyped-call]  # the library's
-                await self._is_decided.wait()
+            async with asyncio.timeout(_STALLED * self._ping):
+                await self._handler.connect_async()  # type: ignore[no-untyped-call]  # bolt's
+                await self._wait_hello()
             await self._watch()
         except TimeoutError as error:
-            raise RetryLater(timedelta(seconds=self.ping_interval), "Slack does not answer") from error
+            raise RetryLater(timedelta(seconds=self._ping), "Slack does not answer") from error
         finally:
-            await self.close()  # type: ignore[no-untyped-call]  # the library's
+            await self._handler.close_async()  # type: ignore[no-untyped-call]  # bolt's
 
-    def is_receiving(self) -> bool:
-        """Return True if the current connection sent its hello and is open; aiohttp closes one without a pong in time.
-
-        The library's `last_ping_pong_time` does not help: it is set when a ping is sent, answered or not.
-        """
-        session = self.current_session
-        return not self.closed and session is not None and not session.closed and self._greeted_by is session
-
-    async def issue_new_wss_url(self) -> str:
-        """Request an address; a refusal that only the operator can fix ends the client."""
+    async def _wait_hello(self) -> None:
+        waits = [asyncio.ensure_future(event.wait()) for event in (self._client.greeted, self._client.ended)]
         try:
-            return await super().issue_new_wss_url()
-        except SlackApiError as error:
-            failure = map_api_error(error)
-            if isinstance(failure, SlackRefusal | SlackTokenRejected):
-                self._end(
-                    LoginRefused(f"Slack rejects the app-level token: {failure.code}; it needs connections:write")
-                )
-            raise
-
-    async def run_message_listeners(self, message: dict[str, Any], raw_message: str) -> None:
-        """Handle one frame; reconnect at once after a disconnect, but later if there are too many connections."""
-        if message.get("type") == "disconnect":
-            reason = str(message.get("reason") or "")
-            log.info("slack.disconnect", reason=reason)
-            if reason == "link_disabled":
-                self._end(SocketModeRefused("Socket Mode is off; switch it on in the app's settings"))
-                return
-            if reason == "too_many_websockets":
-                await asyncio.sleep(_dice.uniform(*self.crowded))
-        await super().run_message_listeners(message, raw_message)
-
-    async def _on_message(self, message: aiohttp.WSMessage) -> None:  # noqa: ARG002 - the library's signature
-        # The first message of a connection is its hello. Slack does not tell whether a long silence dropped events.
-        is_new = self.current_session is not self._greeted_by
-        was_away = time.monotonic() - self._message_at > _AWAY * self.ping_interval
-        self._greeted_by, self._message_at = self.current_session, time.monotonic()
-        self._is_decided.set()
-        if is_new and was_away:
-            self._on_return()
-
-    async def _on_request(self, _: AsyncBaseSocketModeClient, request: SocketModeRequest) -> None:
-        if await self._receive(request.payload):
-            await self.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._raise_refusal()
 
     async def _watch(self) -> None:
         alive_at = time.monotonic()
         while True:
-            if self._refusal is not None:
-                raise self._refusal
-            if self.is_receiving():
+            try:
+                async with asyncio.timeout(self._ping):
+                    await self._client.ended.wait()
+            except TimeoutError:
+                pass
+            self._raise_refusal()
+            if self.is_connected():
                 alive_at = time.monotonic()
-            elif time.monotonic() - alive_at > _STALLED * self.ping_interval:
-                raise RetryLater(timedelta(seconds=self.ping_interval), "Slack gives no sign of life")
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.ping_interval):
-                    await self._ended.wait()
+            elif time.monotonic() - alive_at > _STALLED * self._ping:
+                raise RetryLater(timedelta(seconds=self._ping), "Slack gives no sign of life")
 
-    def _end(self, reason: ParlourError) -> None:
-        """Close the client for good."""
-        self._refusal, self.closed = reason, True
-        self._ended.set()
-        self._is_decided.set()
+    def _raise_refusal(self) -> None:
+        if self._client.refused is not None:
+            raise self._client.refused
+
+
+def _app(receive: Receive) -> AsyncApp:
+    async def before_ack(body: dict[str, Any]) -> BoltResponse:
+        # Awaited before the ack; any other status is not an ack, and Slack redelivers. next() is never
+        # called: an event without a listener would answer 404 and be redelivered for ever.
+        return BoltResponse(status=200 if await receive(body) else 503)
+
+    async def authorize() -> AuthorizeResult:
+        raise AssertionError("no event reaches bolt's own authorization")
+
+    return AsyncApp(
+        name="parlour",
+        client=AsyncWebClient(),  # never used
+        authorize=authorize,
+        before_authorize=before_ack,
+        ignoring_self_events_enabled=False,
+        raise_error_for_unhandled_request=False,
+    )
 
 
 # -- webhook ---------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ class TelegramTalk(PlatformTalk):
 
 
 class SlackTalk(PlatformTalk):
-    """slack_sdk before our server."""
+    """slack_bolt before our server."""
 
     def __init__(self, server: SlackServer) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""Strangers, redeliveries, broken and crowded connections: over the wire, with the real slack_sdk."""
+"""Strangers, redeliveries, broken and crowded connections: over the wire, with the real slack_sdk and bolt."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_crowd_of_connections_is_not_made_worse() -> None:
     """Told that there are too many, it waits a random moment before it comes again, and comes once."""
     async with slack() as up:
         assert up.channel._socket is not None
-        up.channel._socket.crowded = (0.2, 0.3)
+        up.channel._socket._client.crowded = (0.2, 0.3)
         loop = asyncio.get_running_loop()
         told_at = loop.time()
         await up.server.refresh("too_many_websockets")

@@ -181,7 +181,7 @@ try:
     main()
 except SystemExit:
     pass
-heavy = ("litellm", "openai", "starlette", "uvicorn", "gateway.app", "telegram", "slack_sdk", "discord", "aiosqlite")
+heavy = ("litellm", "openai", "starlette", "uvicorn", "gateway.app", "telegram", "slack_bolt", "discord", "aiosqlite")
 print("HEAVY", *[name for name in heavy if name in sys.modules])
 """
 
