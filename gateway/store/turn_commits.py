@@ -10,7 +10,7 @@ from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
-from gateway.store.database import BURY, Database
+from gateway.store.database import BURY, Database, QueryResult
 from gateway.store.erased_words import NO_OTHER_ERASURE, check_erasures
 from gateway.store.files import encode_texts, put_texts
 from gateway.store.inbox import enqueue, enqueue_reply
@@ -57,6 +57,7 @@ _INSERT = (
 # With `+`, PostgreSQL does not look for a row in the index of all that are open, which are few when it makes its plan.
 _END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND +ended_at IS NULL"
 _END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND +ended_at IS NULL"
+_UNWRITE = "INSERT INTO unwritten (seq, key) SELECT seq, key FROM record WHERE turn = ?"
 _FREE_REST = (
     # They were taken into a turn that has ended well, so they are no suspects.
     "UPDATE inbox SET state = 'waiting', turn = '', crashes = 0, attempts = 0 "
@@ -217,16 +218,16 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
         _give_back(database, new)
         return CommitEffect(record, is_new=False, more=True, fault="its memory was linked to another one")
     notes = [note.seq for note in lease.notes]
-    stored, ended = _store(database, new, notes=notes)
-    has_rest = ended < claimed
+    inserted, ended = _store(database, new, notes=notes)
     if notes:
         database.executemany(_END_NOTES, [(new.at, seq) for seq in notes])
-    if has_rest:
-        database.execute(_FREE_REST, (new.key,))
     if has_steps:
         database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
     is_marked = bool(new.parts) and freeze_first(database, new.commit.outbound[0], new.parts, new.at)
-    return CommitEffect(stored, more=has_rest or bool(more), is_marked=is_marked)
+    has_rest = (0 if ended is None else ended.rowcount) < claimed
+    if has_rest:
+        database.execute(_FREE_REST, (new.key,))
+    return CommitEffect(_numbered(record, inserted), more=has_rest or bool(more), is_marked=is_marked)
 
 
 def _give_back(database: Database, new: EncodedCommit, *, crashes: int = 0, attempts: int = 0) -> None:
@@ -253,10 +254,10 @@ def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -
         session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
         if session is not None and session != (record.transcript, record.from_index):
             raise LeaseLost(f"the session of {record.turn} has moved on")
-    committed, _ = _store(database, new, row)
+    inserted, _ = _store(database, new, row)
     if row is not None and row not in record.inbox:
         database.execute(_END_ROW, (record.outcome.value, new.at, new.columns[0], row))
-    return CommitEffect(committed)
+    return CommitEffect(_numbered(record, inserted))
 
 
 def settle_note(database: Database, new: EncodedCommit, note: int) -> CommitEffect | None:
@@ -268,10 +269,13 @@ def settle_note(database: Database, new: EncodedCommit, note: int) -> CommitEffe
 
 def _store(
     database: Database, new: EncodedCommit, control: int | None = None, *, notes: Collection[int] = ()
-) -> tuple[TurnRecord, int]:
-    """Store everything but the lease and its *notes*; return the record, and the number of rows that it ended."""
+) -> tuple[QueryResult, QueryResult | None]:
+    """Store everything but the lease and its *notes*; return the results of the record and of the rows that it ended.
+
+    They are looked at last, so that a server gets all these statements at once.
+    """
     record = new.commit.record
-    seq, previous = _store_lines(database, new)
+    inserted = _store_lines(database, new)
     ended = _end_rows(database, record, new, notes)
     _move_session(database, record, new)
     for message in new.commit.outbound:
@@ -289,23 +293,29 @@ def _store(
         insert_audit_entry(database, new.commit.audit)
     if new.commit.cap_notices:
         mark_cap_notices(database, new.commit.cap_notices)
-    return replace(record, seq=seq, previous=previous or 0), ended
+    return inserted, ended
 
 
-def _store_lines(database: Database, new: EncodedCommit) -> tuple[int, int | None]:
-    """Store the record, and return its number with that of the session's turn before."""
+def _numbered(record: TurnRecord, inserted: QueryResult) -> TurnRecord:
+    """Return *record* with its number and that of the session's turn before."""
+    seq, previous = inserted.fetchone()
+    return replace(record, seq=seq, previous=previous or 0)
+
+
+def _store_lines(database: Database, new: EncodedCommit) -> QueryResult:
+    """Store the record; the result has its number and that of the session's turn before."""
     record = new.commit.record
-    seq, previous = database.execute(_INSERT, new.columns).fetchone()
+    inserted = database.execute(_INSERT, new.columns)
     if new.is_mirrored:
-        database.execute("INSERT INTO unwritten (seq, key) VALUES (?, ?)", (seq, new.key))
+        database.execute(_UNWRITE, (new.columns[0],)).close()
     if new.texts:
         put_texts(database, quote(record.scope), new.texts, record.at)
     if new.deletion is not None:
         store_deletion(database, record, new.deletion)
-    return seq, previous
+    return inserted
 
 
-def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit, notes: Collection[int]) -> int:
+def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit, notes: Collection[int]) -> QueryResult | None:
     turn = new.columns[0]
     # Rows outside the answer end like the first row.
     rest = MessageOutcome.MERGED if record.outcome is MessageOutcome.ANSWERED else record.outcome
@@ -314,11 +324,11 @@ def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit, notes:
         for place, seq in enumerate(record.inbox)
         if seq not in notes  # they were never claimed, and must not be counted as if they were
     ]
-    count = database.executemany(_END_ROW, ends).rowcount if ends else 0
+    ended = database.executemany(_END_ROW, ends) if ends else None
     if record.outcome is MessageOutcome.DEAD:
         buried = [(f"inbox:{seq}", turn, new.key, record.failure, new.at) for seq in record.inbox]
         database.executemany(BURY, buried)
-    return count
+    return ended
 
 
 def _move_session(database: Database, record: TurnRecord, new: EncodedCommit) -> None:

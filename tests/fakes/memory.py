@@ -105,7 +105,7 @@ class FakeRecords(SqlTurnRecords):
         stored = turn_commits.find_record(self.connection, record.turn)
         if stored is None:
             new = turn_commits.encode(TurnCommit(record=record), 0)
-            stored, _ = turn_commits._store(self.connection, new)
+            stored = turn_commits._numbered(record, turn_commits._store(self.connection, new)[0])
             self.engine.may_have_stale = self.engine.may_have_stale or new.deletion is not None
         if record.transcript:
             before = self.rows.get(record.key)
