@@ -64,14 +64,21 @@ async def divide_documents(
     account_of_entry: Callable[[str], str],
     survivor: str,
 ) -> None:
-    """Move the entries that belong only to *account_name* from *source* to *target*; mixed entries stay. Idempotent."""
+    """Move the entries that belong only to *account_name* from *source* to *target*; mixed entries stay. Idempotent.
+
+    What *target* has by now stays: another gateway may have answered the account before the move was resumed.
+    """
     while await changes.epoch(source) != move:
-        states = await changes.states(source)
+        states, own = await changes.states(source), await changes.states(target)
         was = await _numbers(changes, source, target)
         ownership = await asyncio.to_thread(entry_owners, states, account_of_entry, survivor)
         staying, moving = await asyncio.to_thread(split_versions, states, ownership, account_name)
+        moving = await asyncio.to_thread(
+            interleave_versions, moving, own, first_account=account_name, second_account=account_name
+        )
         if not states or (
             _is_newest(states, was[source])
+            and _is_newest(own, was[target])
             and await changes.replace({source: staying, target: moving}, was=was, epoch=move)
         ):
             for scope in (source, target):

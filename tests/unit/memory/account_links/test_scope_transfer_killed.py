@@ -311,3 +311,16 @@ def test_killed_at_every_step_it_is_done_once(
     assert state(home) == wanted
     work(home, CountdownDisk())
     assert state(home) == wanted
+
+
+def test_what_was_remembered_before_the_move_was_resumed_stays(one: Path) -> None:
+    """Another gateway has answered the leaving account meanwhile: its new line stands beside those that move."""
+    change = DocumentChange(id="new", number=0, at=AT + timedelta(hours=3), why="remember:new.0.0", by=BOB)
+    new = DocumentState(change=change, texts={"MEMORY.md": "- Bob has a boat\n"})
+    with documents_of(one) as documents:
+        was = run(documents.heads([UNLINK.target]))[UNLINK.target].number
+        assert run(documents.replace({UNLINK.target: [new]}, was={UNLINK.target: was}))
+    separating(one, CountdownDisk())
+    with documents_of(one) as documents:
+        lines = run(documents.states(UNLINK.target))[-1].texts["MEMORY.md"].splitlines()
+    assert sorted(lines) == ["- Bob has a boat", "- bob knows Nora", "- bob knows Tom"]
