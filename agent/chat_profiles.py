@@ -13,7 +13,7 @@ from agent.llm.model_client import ModelClient
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import ChatOverride
+from gateway.ports.access import ChatOverride
 
 if TYPE_CHECKING:
     from gateway.store.records import SqlPreferences

@@ -25,11 +25,13 @@ from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals
 from agent.turns.turn import RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
-from gateway.ports import AcceptOutcome, Job, LocaleProvider, MessageOutcome, SearchIndex, TurnRecord
-from gateway.ports.access import DecisionActor
-from gateway.ports.caps import ToolCallCaps, UsageCaps
+from gateway.ports.access import DecisionActor, ToolCallCaps
+from gateway.ports.journal import AcceptOutcome, Job, MessageOutcome, TurnRecord
 
 if TYPE_CHECKING:
+    from agent.memory.search.scope_recall import ScopeRecall
+    from gateway.access.usage_caps import UsageCapTracker
+    from gateway.chat_locales import ChatLocales
     from gateway.store.jobs import SqlJobs
     from gateway.store.journal import SqlJournal
     from gateway.store.outbox import SqlOutbox
@@ -100,7 +102,7 @@ class UsageService:
     """Tokens and cost of the past, and what the usage caps leave."""
 
     store: SqlUsage
-    caps: UsageCaps
+    caps: UsageCapTracker
     tool_calls: ToolCallCaps
     day_zone: str  # IANA time zone of the days that caps and sums count
 
@@ -145,7 +147,7 @@ class CommandServices:
     dreams: DreamService
     privacy: PrivacyService
     workspaces: ScopeWorkspaces
-    search: SearchIndex
+    search: ScopeRecall
     sessions: StoredSessions
     runner: JobRunner
     archives_first: bool = False  # /new answers after its summary is stored
@@ -154,7 +156,7 @@ class CommandServices:
     call_operation: Callable[[str, Mapping[str, Any], DecisionActor, Role], Awaitable[Sequence[Mapping[str, Any]]]]
     links: AccountLinkService
     profiles: ChatProfiles
-    locales: LocaleProvider
+    locales: ChatLocales
     preferences: SqlPreferences
     list_settings: Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]  # of a chat, its guild and its scope
     usage: UsageService

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.ports.durable_files import write_private
+from gateway.durable_files import write_private
 
 _BLOCK = 512
 _LARGEST_HEADER = 64 * 1024  # bytes of an extended header: a long name, a large size

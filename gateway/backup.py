@@ -21,13 +21,12 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING
 
+from gateway.durable_files import sync_folder
 from gateway.errors import SettingsError, UserError
 from gateway.home import SCHEMA, Home, schema_of
-from gateway.journal_file import CACHE, MOVED, STAMP
-from gateway.ports.documents import is_mirrored
-from gateway.ports.durable_files import sync_folder
-from gateway.ports.entry_points import package_version
-from gateway.ports.transcripts import MIRROR
+from gateway.installation import package_version
+from gateway.journal_file import MOVED, STAMP
+from gateway.ports.memory import CACHE, MIRROR, is_mirrored
 from gateway.settings import setting_names
 from gateway.settings.resolve import normalize_names
 from gateway.settings.setting_types import LEFT_OUT

@@ -12,7 +12,7 @@ import structlog
 
 from gateway.errors import FileUnavailable, ParlourError
 from gateway.events import UNKNOWN, Attachment, InboundMessage, Sender, SessionKey
-from gateway.ports import Channel, SupportsFiles, SupportsHistory
+from gateway.ports.channel import Channel, SupportsFiles, SupportsHistory
 
 log = structlog.get_logger(__name__)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
@@ -12,7 +13,7 @@ from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.i18n import SLASH, ChatLanguage
 from gateway.i18n.languages import resolve_language
 from gateway.i18n.time_zones import is_zone
-from gateway.ports import ChatLocale, ChatOverride, MessageContext
+from gateway.ports.access import ChatOverride, MessageContext
 
 if TYPE_CHECKING:
     from gateway.store.records import SqlPreferences
@@ -22,6 +23,14 @@ LANGUAGE, ZONE = "language", "timezone"  # names of choices
 PROFILE_ZONE = "profile_timezone"  # of the platform's profile or the browser, unless the user chose one
 PROFILE_LANGUAGE = "profile_language"  # of the browser, unless the user or the operator chose one
 _CACHED = 50_000  # chats
+
+
+@dataclass(frozen=True, slots=True)
+class ChatLocale:
+    """The language of a chat, and the time zone of its memory scope."""
+
+    language: str  # one of `gateway.i18n.languages`
+    zone: str  # IANA
 
 
 class ChatLocales:
@@ -65,7 +74,10 @@ class ChatLocales:
         self._guilds: LRUCache[SessionKey, str] = LRUCache(_CACHED)  # by parent
 
     def observe(self, message: InboundMessage, context: MessageContext) -> ChatLocale:
-        """Note the scope and guild of the chat of *message*, and return its language and the scope's time zone."""
+        """Note the memory scope of the chat of *message*, and return the chat's language and the scope's time zone.
+
+        A direct chat's key need not name its user.
+        """
         key, scope = message.key, context.scope
         self._scopes[key] = scope
         self._keys[scope] = key

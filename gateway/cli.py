@@ -61,7 +61,7 @@ class DeployKind(StrEnum):
 
 def _version(is_requested: bool) -> None:
     if is_requested:
-        from gateway.ports.entry_points import program_version
+        from gateway.installation import program_version
 
         typer.echo(f"parlour {program_version()}")
         raise typer.Exit

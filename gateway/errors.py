@@ -14,7 +14,7 @@ ParlourError
 │   │   └── ObjectDamaged     an object is missing or was changed; use what does not need it
 │   └── WorkerReplaced       other gateways have taken over from this one, which must end
 ├── LeaseLost                another worker owns the session; discard the turn
-├── CapReached               a cap does not allow the model call; notify and end the turn (gateway/ports/caps.py)
+├── CapReached               a cap does not allow the model call; notify and end the turn (gateway/ports/access.py)
 ├── SendFailed
 │   ├── RetryLater           not sent; send the same part after *delay*
 │   ├── SendRefused          not sent and never will be; dead-letter it

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import structlog
 
+from gateway.durable_files import sync_folder
 from gateway.errors import HomeInUse, UserError
-from gateway.ports.durable_files import sync_folder
-from gateway.ports.entry_points import ownership_hint
+from gateway.installation import ownership_hint
 
 log = structlog.get_logger(__name__)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import structlog
 
 from gateway.backup import write_archive
+from gateway.durable_files import write_private
 from gateway.errors import SchemaTooNew, SchemaTooOld, UserError
 from gateway.home import (
     SCHEMA,
@@ -24,7 +25,6 @@ from gateway.home import (
     schema_too_new_message,
 )
 from gateway.journal_file import lost_journal
-from gateway.ports.durable_files import write_private
 
 log = structlog.get_logger(__name__)
 

@@ -15,18 +15,10 @@ from gateway.admission import Decision, Rejected
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, turn_id
 from gateway.i18n import translate
-from gateway.ports import (
-    AcceptOutcome,
-    Channel,
-    IntakeResult,
-    IntakeVerdict,
-    MembershipChange,
-    MessageContext,
-    MetricsRecorder,
-    PlatformEvent,
-    SupportsReplay,
-    TraceSpan,
-)
+from gateway.ports.access import MessageContext
+from gateway.ports.channel import Channel, IntakeResult, IntakeVerdict, MembershipChange, PlatformEvent, SupportsReplay
+from gateway.ports.journal import AcceptOutcome
+from gateway.ports.metrics import MetricsRecorder, TraceSpan
 from gateway.quarantine import Quarantine
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from gateway.ports.durable_files import sync_folder
-from gateway.ports.earlier_files import CACHE as CACHE
+from gateway.durable_files import sync_folder
+from gateway.ports.memory import CACHE
 
 STAMP = "journal.stamp"
 MOVED = "journal.moved"  # names the database that has the messages of this home

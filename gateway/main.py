@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from gateway.control import OperationFailed
 from gateway.errors import ParlourError, UserError
-from gateway.ports.entry_points import with_operator_commands
+from gateway.installation import with_operator_commands
 
 
 def main() -> NoReturn:

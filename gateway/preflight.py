@@ -23,7 +23,7 @@ from gateway.home import (
 )
 from gateway.journal_file import files_of, lost_journal, misplaced_journal, stamp_of
 from gateway.net.addresses import cannot_listen
-from gateway.ports.findings import Finding, FindingLevel, fail, ok
+from gateway.ports.setup import Finding, FindingLevel, fail, ok
 from gateway.settings import Settings
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from gateway.archive_reader import TarMember, defuse_repositories, open_archive
 from gateway.backup import BLOCK, FORMAT, MANIFEST, STAYS, is_archived
+from gateway.durable_files import sync_folder, write_private
 from gateway.errors import SchemaTooNew, UserError
 from gateway.home import SCHEMA, STAGING, Home, hold_lock, make_private, remove_staging
 from gateway.journal_file import OpenChoice, accept_store, journal_fault
-from gateway.ports.durable_files import sync_folder, write_private
 from gateway.ports.journal import SessionRow
 from gateway.settings.sources import FILE_NAMES
 from gateway.store.adoption import OpenWork

@@ -24,9 +24,9 @@ from ruamel.yaml.resolver import VersionedResolver
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from ruamel.yaml.tag import Tag
 
+from gateway.durable_files import write_private
 from gateway.errors import SettingsError, UserError
 from gateway.home import Home, make_private
-from gateway.ports.durable_files import write_private
 from gateway.preflight import home_mistake
 from gateway.settings import InstalledPlugins, check_settings
 from gateway.settings.error_messages import error_line, errors_by_path, explain_error

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from gateway.errors import StoreUnavailable
-from gateway.ports import MetricsRecorder
+from gateway.ports.metrics import MetricsRecorder
 
 log = structlog.get_logger(__name__)
 

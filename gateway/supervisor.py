@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable, UserError
-from gateway.ports import Channel, MetricsRecorder
-from gateway.ports.channel_support import ChannelShard, SupportsOneConnection, SupportsShards
-from gateway.ports.workers import ConnectionClaims
+from gateway.ports.channel import Channel, ChannelShard, ConnectionClaims, SupportsOneConnection, SupportsShards
+from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.store.sql_store import SqlStore

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import structlog
 
-from gateway.ports.durable_files import sync_folder
-from gateway.ports.erasure import Meant
+from gateway.durable_files import sync_folder
+from gateway.ports.memory import Meant
 from gateway.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
 
 
 class HomeUnscopedData:
-    """Implements `gateway.ports.erasure.UnscopedData` over a home: its quarantine, and ``uploads/<block>/<token>``."""
+    """Implements `gateway.ports.memory.UnscopedData` over a home: its quarantine, and ``uploads/<block>/<token>``."""
 
     def __init__(self, uploads: Path, quarantine: Quarantine) -> None:
         self._uploads = uploads

@@ -32,8 +32,8 @@ from gateway.i18n import FALLBACK
 from gateway.i18n.failures import FAILURES
 from gateway.i18n.languages import LANGUAGES
 from gateway.i18n.message_catalogue import CatalogueEntry, catalogue_path, parse_entries, read_catalogue
-from gateway.ports import IntakeVerdict
-from gateway.ports.caps import CapKind
+from gateway.ports.access import CapKind
+from gateway.ports.channel import IntakeVerdict
 from gateway.settings.settings_model import ToolCapSettings
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -17,7 +17,7 @@ from agent.locks import KeyLocks
 from agent.task_group import task_group
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
-from gateway.ports import AttachmentFetcher, BlobStore
+from gateway.ports.memory import AttachmentFetcher, BlobStore
 
 log = structlog.get_logger(__name__)
 

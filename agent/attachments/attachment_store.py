@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gateway.errors import FileUnavailable
-from gateway.ports import FileKind, ScopeFile
+from gateway.ports.memory import FileKind, ScopeFile
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles

@@ -12,7 +12,7 @@ from cachetools import LRUCache
 
 from agent.attachments.file_facts import PICTURE
 from agent.memory.scopes import rebase_reference
-from gateway.ports import BlobStore
+from gateway.ports.memory import BlobStore
 
 MOST_BYTES = 32 << 20  # of encoded pictures kept in memory, all chats together
 _GONE = {"type": "text", "text": "(the picture is not kept here any more)"}

@@ -15,8 +15,8 @@ from agent.llm.litellm_model import address_for, key_for, load_litellm, require_
 from agent.llm.model_client import CallRecord, UsageRecorder
 from gateway.errors import FileUnavailable
 from gateway.events import PlatformAccount
-from gateway.ports import MetricsRecorder
-from gateway.ports.caps import CapReached
+from gateway.ports.access import CapReached
+from gateway.ports.metrics import MetricsRecorder
 
 log = structlog.get_logger(__name__)
 

@@ -14,8 +14,8 @@ from agent.command_services import CommandServices
 from agent.turns.turn import Turn
 from gateway.events import InboundMessage, MessageButton, OutboundMessage, PlatformAccount, Role, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Job, JobAdvance
 from gateway.ports.access import DecisionActor
+from gateway.ports.journal import Job, JobAdvance
 
 ANY = "..."  # in place of a word: any arguments at all
 

@@ -9,7 +9,8 @@ from agent.memory.update.dream_service import RestoreConflict
 from agent.memory.update.dream_state import DREAM
 from gateway.events import InboundKind, Role
 from gateway.i18n.formats import format_moment
-from gateway.ports import DocumentChange, Job
+from gateway.ports.journal import Job
+from gateway.ports.memory import DocumentChange
 
 _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # messages in the chat that a reply can refer to
 

@@ -11,7 +11,7 @@ from agent.commands.command import CommandContext, CommandNeed, CommandReply, co
 from gateway.errors import ToolFailed
 from gateway.events import Role
 from gateway.i18n.formats import format_file_size, format_moment
-from gateway.ports import ScopeFile
+from gateway.ports.memory import ScopeFile
 
 log = structlog.get_logger(__name__)
 

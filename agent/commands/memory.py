@@ -29,7 +29,7 @@ from agent.turns.turn_memory import may_edit_all
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind, MessageButton, Role, short_id
 from gateway.i18n.formats import format_moment
-from gateway.ports import DocumentChange
+from gateway.ports.memory import DocumentChange
 
 _DECISION_WORDS = ("pending", "approve", "reject", "remove")  # of buttons
 _LEAST = 8  # characters that identify a name

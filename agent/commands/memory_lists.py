@@ -22,7 +22,8 @@ from agent.memory.versioning.memory_service import UNDO, LineOrigin
 from agent.one_line import one_line
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
-from gateway.ports import REMEMBER, DocumentChange
+from gateway.ports.journal import REMEMBER
+from gateway.ports.memory import DocumentChange
 
 _PAGE = 1_800  # characters: with its frame one message on every platform
 _LONGEST_LINE = 80  # characters of a changed line

@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from gateway.events import MessageButton, Role
-from gateway.ports.pairing import PairingRefused
+from gateway.ports.access import PairingRefused
 
 _MOST = 5  # rows of buttons in one message: Discord takes five
 

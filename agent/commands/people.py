@@ -11,8 +11,14 @@ from zoneinfo import ZoneInfo
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from gateway.events import UNKNOWN, Role
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports.access import AccessStatus, DecisionOutcome, DecisionRefused
-from gateway.ports.caps import CapKind, format_micro_dollars, micro_dollars
+from gateway.ports.access import (
+    AccessStatus,
+    CapKind,
+    DecisionOutcome,
+    DecisionRefused,
+    format_micro_dollars,
+    micro_dollars,
+)
 from gateway.text.text_units import safe_display_name
 
 _HERE = "here"  # in place of an id: the chat itself

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 from agent.commands.command import Command, CommandContext, CommandReply
 from gateway.events import InboundKind, InboundMessage
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
 
 _COMMAND = re.compile(r"([/!]?)([a-z][a-z0-9_-]{0,31})(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
 

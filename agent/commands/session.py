@@ -12,7 +12,7 @@ from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.turns.turn import RETRY_PREFIX, retried_turn
 from gateway.events import UNKNOWN, InboundKind, Role
 from gateway.i18n import command_prefix
-from gateway.ports import Job
+from gateway.ports.journal import Job
 
 _LOOK_BACK = 50  # lines searched for what /retry repeats
 

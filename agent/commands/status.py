@@ -16,7 +16,7 @@ from gateway.events import InboundKind, Role
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day
 from gateway.i18n.missing_abilities import describe_missing
-from gateway.ports.caps import CapAllowance, ToolAllowance
+from gateway.ports.access import CapAllowance, ToolAllowance
 
 
 @command("usage", is_control=True)

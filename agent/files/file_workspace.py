@@ -21,7 +21,7 @@ from agent.attachments.file_names import format_size
 from agent.files.workspace_names import InvalidFileName, parse_name, parse_own_name
 from gateway.errors import ToolFailed
 from gateway.events import short_id
-from gateway.ports import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports.memory import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles

@@ -19,7 +19,8 @@ from agent.files.workspace_names import RECEIVED, InvalidFileName
 from agent.memory.scopes import rebase_reference
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, SessionKey
-from gateway.ports import BlobStore, Line
+from gateway.ports.journal import Line
+from gateway.ports.memory import BlobStore
 
 MOST_FILES = 10  # with one answer
 _NAMED = 10  # files that the model is told of when it names one that is not there

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from agent.attachments.file_facts import Fact, facts_in
 from agent.attachments.file_names import safe_name
 from agent.memory.storage.transcript_lines import decode
-from gateway.ports import Line, StoredTurn
+from gateway.ports.journal import Line
+from gateway.ports.memory import StoredTurn
 
 if TYPE_CHECKING:
     from gateway.store.transcripts import SqlTranscripts

@@ -23,7 +23,8 @@ from agent.files.received_files import ReceivedFiles
 from agent.files.workspace_names import RECEIVED
 from agent.memory.scopes import rebase_reference
 from gateway.errors import FileUnavailable, StoreUnavailable, ToolFailed
-from gateway.ports import BlobStore, Line
+from gateway.ports.journal import Line
+from gateway.ports.memory import BlobStore
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,8 @@ from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import encode, parse_time
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, short_id
-from gateway.ports import Line, MessageOutcome, SessionRow, StoredTurn, TurnRecord
+from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.memory import StoredTurn
 
 if TYPE_CHECKING:
     from gateway.store.transcripts import SqlTranscripts

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.ports import MarkKind
+from gateway.ports.memory import MarkKind
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

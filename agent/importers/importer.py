@@ -30,7 +30,7 @@ from agent.memory.editing.text_operations import AddLines, apply
 from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, save_corrupt
-from gateway.ports import HISTORY_JSONL, DocumentStore, HistoryEntry, NoteChange
+from gateway.ports.memory import HISTORY_JSONL, DocumentStore, HistoryEntry, NoteChange
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

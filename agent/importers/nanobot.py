@@ -21,7 +21,7 @@ from agent.importers.source_folder import SourceFolder, content_text, open_read_
 from agent.importers.workspace import read_workspace
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import UserError
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 _FIELDS = ("role", "tool_call_id", "name", "tools_used")
 _DATABASE = "sessions.sqlite3"

@@ -18,7 +18,7 @@ from agent.importers.source_folder import SourceFolder, content_text, open_read_
 from agent.importers.workspace import read_workspace
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import UserError
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 MAIN = "main"
 _DATABASE = "openclaw-agent.sqlite"

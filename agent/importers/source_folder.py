@@ -17,8 +17,8 @@ from agent.importers.import_data import ImportData, ImportedSession, SkippedItem
 from agent.memory.storage.disk import read_text
 from agent.memory.storage.transcript_lines import decode, format_time
 from gateway.errors import UserError
-from gateway.ports import Line
-from gateway.ports.entry_points import operator_command
+from gateway.installation import operator_command
+from gateway.ports.journal import Line
 
 LARGEST_TEXT = 1024 * 1024  # bytes of a memory file: a larger one is data, not memory
 LARGEST_SESSION = 64 * 1024 * 1024  # bytes of a file of conversations; reading takes ten times its size

@@ -35,8 +35,8 @@ from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStre
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import stream_options
 from gateway.errors import ModelAbility, SettingsError
+from gateway.installation import HOW_TO_INSTALL
 from gateway.net.addresses import split_credentials
-from gateway.ports.entry_points import HOW_TO_INSTALL
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ import structlog
 
 from agent.llm.chat_model import ChatRequest
 from gateway.errors import ModelAbility, StoreUnavailable
-from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact
+from gateway.ports.memory import FACTS_EXPIRE, ModelFact
 
 if TYPE_CHECKING:
     from gateway.store.model_facts import SqlModelFacts

@@ -39,8 +39,8 @@ from gateway.errors import (
     ModelRateLimited,
     ModelRefused,
 )
-from gateway.ports import MetricsRecorder, TraceSpan
-from gateway.ports.model_facts import ModelFact
+from gateway.ports.memory import ModelFact
+from gateway.ports.metrics import MetricsRecorder, TraceSpan
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import cast
 from agent.llm.chat_model import ChatModel, ModelConfig
 from agent.llm.openai_model import is_openai_compatible
 from gateway.errors import SettingsError
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
 
 GROUP = "parlour.models"
 DEFAULT = "offline"

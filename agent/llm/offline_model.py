@@ -13,7 +13,7 @@ from agent.tools.memory_tools import NOTHING, REMEMBERED, facts_in
 from gateway.errors import ModelRefused
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
-from gateway.ports.entry_points import operator_command
+from gateway.installation import operator_command
 
 _HEAD = re.compile(r"\A\[[^\]\n]*\]\s*")  # when and who, as a user line may begin
 NAME = "offline"

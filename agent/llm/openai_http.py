@@ -18,9 +18,9 @@ import aiohttp
 from agent.llm.completion_stream import HEADER_BYTES, AnswerClock, CompletionStream, JsonObject, parse_answer
 from agent.llm.provider_errors import ProviderHttpError
 from gateway.errors import FailureCause, InvalidModelReply, ModelUnreachable
+from gateway.installation import package_version
 from gateway.net import trusted_certificates
 from gateway.net.addresses import is_direct, split_credentials
-from gateway.ports.entry_points import package_version
 
 MOST_BYTES = 32_000_000  # of any other body
 _ERROR_BYTES = 64_000  # of the body of an error, in which only known phrases are searched

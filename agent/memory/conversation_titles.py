@@ -19,7 +19,7 @@ from agent.memory.messages.message_range import conversation
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider
 from agent.memory.update.memory_updates import UpdateAnswer, UpdateContext
 from gateway.events import SessionKey
-from gateway.ports import Job
+from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
     from gateway.store.records import SqlTurnRecords

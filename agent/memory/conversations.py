@@ -28,7 +28,6 @@ from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, decode_lines, format_time, parse_time
 from gateway.events import SessionKey
-from gateway.ports import FileKind, Job, SessionRow, StoredTurn
 from gateway.ports.conversations import (
     LONGEST_TITLE,
     MOST_CONVERSATIONS,
@@ -37,7 +36,8 @@ from gateway.ports.conversations import (
     ConversationHits,
     ConversationInfo,
 )
-from gateway.ports.erasure import ErasureFilter
+from gateway.ports.journal import Job, SessionRow
+from gateway.ports.memory import ErasureFilter, FileKind, StoredTurn
 from gateway.text import sanitize
 
 if TYPE_CHECKING:

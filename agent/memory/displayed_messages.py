@@ -19,7 +19,8 @@ from agent.attachments.file_facts import (
 )
 from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of, parse_time
 from gateway.events import AnswerSource, InboundKind, SessionKey, turn_id
-from gateway.ports import DisplayedMessage, InboxRow, Line, PendingDelivery
+from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.journal import InboxRow, Line, PendingDelivery
 from gateway.text import append_commands
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -48,7 +48,7 @@ from agent.memory.update.consolidator import (
     Consolidator,
     StoredAnswer,
 )
-from gateway.ports import HISTORY_MD, HistoryEntry, ScopeDocument
+from gateway.ports.memory import HISTORY_MD, HistoryEntry, ScopeDocument
 
 log = structlog.get_logger(__name__)
 

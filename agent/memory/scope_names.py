@@ -13,7 +13,8 @@ from urllib.parse import unquote
 from agent.memory.scopes import SHARED, list_scopes, quote, scope_folder
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import BYTES, SessionRow
+from gateway.ports.journal import SessionRow
+from gateway.ports.memory import BYTES
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

@@ -12,7 +12,9 @@ from agent.memory.displayed_messages import DisplayedTurn, build_divider, order_
 from agent.memory.scopes import rebase_reference
 from agent.memory.storage.transcript_lines import TranscriptBlock, decode_lines, format_time, kind_of
 from gateway.events import SessionKey
-from gateway.ports import DisplayedMessage, DisplayedPage, InboxRow, Line, SessionInfo, StoredTurn, anchor_index
+from gateway.ports.conversations import DisplayedMessage, DisplayedPage, SessionInfo
+from gateway.ports.journal import InboxRow, Line
+from gateway.ports.memory import StoredTurn, anchor_index
 
 if TYPE_CHECKING:
     from gateway.store.journal import SqlJournal

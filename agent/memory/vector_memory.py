@@ -13,10 +13,10 @@ from agent.memory.history.folder_history import open_folder
 from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
+from agent.memory.search.search_hits import MEMORY, SearchOptions
 from agent.memory.search.search_unit import SearchUnit, chunks
 from agent.memory.storage.disk import read_text
 from agent.memory.storage.unowned_folder import is_mirrored
-from gateway.ports import MEMORY, SearchOptions
 
 if TYPE_CHECKING:
     from agent.memory.search.embedding.embedder import Embedder  # numpy: only where there are vectors

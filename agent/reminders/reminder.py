@@ -13,7 +13,7 @@ from agent.reminders.recurrence import RecurrenceRule, parse_slot, to_utc
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey, short_id
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports import Job
+from gateway.ports.journal import Job
 
 REMIND = "remind"  # the kind of the jobs
 MESSAGE_PREFIX = "job:remind/"  # of a message id; then the reminder's id and the slot

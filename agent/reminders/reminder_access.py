@@ -29,7 +29,7 @@ from agent.reminders.reminder import (
 )
 from gateway.errors import ToolFailed
 from gateway.events import Role
-from gateway.ports import Job
+from gateway.ports.journal import Job
 
 if TYPE_CHECKING:  # a turn's tools have this class
     from agent.turns.turn import Turn

@@ -33,7 +33,8 @@ from agent.reminders.reminder import (
 )
 from gateway.events import InboundMessage, MessageButton, Role, SessionKey, turn_id
 from gateway.i18n import translate
-from gateway.ports import AcceptOutcome, Job, MetricsRecorder
+from gateway.ports.journal import AcceptOutcome, Job
+from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

@@ -25,7 +25,7 @@ from agent.turns.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
-from gateway.ports import InboxRow, Job, JobAdvance, MessageOutcome
+from gateway.ports.journal import InboxRow, Job, JobAdvance, MessageOutcome
 
 NOTHING = "NOTHING"  # the answer of a turn that has nothing to report
 _LONGEST_IDLE = 80  # characters of a line that says nothing

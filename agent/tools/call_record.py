@@ -12,7 +12,7 @@ from agent.memory.storage.transcript_lines import decode, kind_of, parse_time
 from agent.one_line import show_escapes
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from gateway.events import short_turn_id
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 
 class CallOutcome(StrEnum):

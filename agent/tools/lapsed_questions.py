@@ -18,7 +18,7 @@ from agent.tools.tool_questions import (
 )
 from gateway.events import ChatKind, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Job
+from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
     from gateway.store.journal import SqlJournal

@@ -12,7 +12,8 @@ from agent.attachments.file_facts import UNTRUSTED
 from agent.tools.sources import LONGEST_RESULT
 from agent.turns.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
-from gateway.ports import FileKind, Line
+from gateway.ports.journal import Line
+from gateway.ports.memory import FileKind
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles

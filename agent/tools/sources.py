@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gateway.events import AnswerSource
-from gateway.ports import Line
+from gateway.ports.journal import Line
 from gateway.text.message_text import LONGEST_TITLE, MOST_SOURCES, is_source_address
 
 LONGEST_RESULT = 1_000_000  # bytes of a result's text

@@ -15,7 +15,7 @@ from agent.tools.tool_questions import ToolQuestion, format_subject
 from gateway.events import SessionKey, short_id
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
-from gateway.ports import Job
+from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

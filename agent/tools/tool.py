@@ -14,18 +14,23 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from agent.files.turn_files import TurnFiles
 from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.sources import ToolResult
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.events import Attachment, ChatKind, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import MEMORY, SEARCH_DEFAULTS, Job, Line, SearchHit, SearchHits, SearchIndex, SearchOptions
+from gateway.ports.journal import Job, Line
+
+if TYPE_CHECKING:
+    from agent.memory.search.scope_recall import ScopeRecall
+
 
 # Results that the program writes in a tool's place; transcripts hold them as they are.
 OUTCOME_UNKNOWN = "outcome unknown: it may have happened"
@@ -132,7 +137,7 @@ class ScopedRecall:
 
     __slots__ = ("_index", "_note_found", "_scope", "_taint")
 
-    def __init__(self, index: SearchIndex, scope: str, taint: Callable[[], None], note_found: FoundRecorder) -> None:
+    def __init__(self, index: ScopeRecall, scope: str, taint: Callable[[], None], note_found: FoundRecorder) -> None:
         self._index = index
         self._scope = scope
         self._taint = taint

@@ -29,7 +29,8 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
-from gateway.ports import AcceptOutcome, Job, MetricsRecorder, PartState
+from gateway.ports.journal import AcceptOutcome, Job, PartState
+from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

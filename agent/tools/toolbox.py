@@ -36,8 +36,8 @@ from agent.tools.tool import (
 from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.events import AnswerSource
-from gateway.ports import MetricsRecorder, TraceSpan
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
+from gateway.ports.metrics import MetricsRecorder, TraceSpan
 from gateway.text.redaction import has_token
 
 log = structlog.get_logger(__name__)

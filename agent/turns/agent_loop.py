@@ -33,10 +33,11 @@ from gateway.errors import ContextOverflow, FailureCause, FileUnavailable, Model
 from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
-from gateway.ports import InboxRow, Line, SearchIndex, TurnLease, TurnStep
-from gateway.ports.caps import CapReached, ExceededCap
+from gateway.ports.access import CapReached, ExceededCap
+from gateway.ports.journal import InboxRow, Line, TurnLease, TurnStep
 
 if TYPE_CHECKING:
+    from agent.memory.search.scope_recall import ScopeRecall
     from gateway.store.jobs import SqlJobs
 
 
@@ -160,7 +161,7 @@ class AgentLoop:
         assembler: MessageRenderer,
         images: ImageInliner,
         see: PictureStore,
-        search: SearchIndex,
+        search: ScopeRecall,
         files: FileServices,
         outgoing: OutgoingFiles,
         memory_tools: TurnMemoryTools,

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
 from agent.attachments.file_facts import UNTRUSTED, clean
 from agent.memory.prompt.conversation import Conversation
+from agent.memory.search.search_hits import SearchHit, SearchOptions
 from agent.one_line import one_line
-from gateway.ports import SearchHit, SearchIndex, SearchOptions
+
+if TYPE_CHECKING:
+    from agent.memory.search.scope_recall import ScopeRecall
+
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +41,7 @@ _AFTER = "[end of what is recalled]"
 class AutoRecall:
     """Searches memory for a message."""
 
-    def __init__(self, index: SearchIndex) -> None:
+    def __init__(self, index: ScopeRecall) -> None:
         self._index = index
 
     async def recall_before(self, scope: str, text: str, conversation: Conversation) -> Mapping[str, str]:

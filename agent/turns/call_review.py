@@ -18,7 +18,7 @@ from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind
-from gateway.ports.caps import ToolCallCaps
+from gateway.ports.access import ToolCallCaps
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

@@ -28,7 +28,8 @@ from agent.turns.auto_recall import AutoRecall
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import TurnDraft
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, OutboundKind, QuoteKind
-from gateway.ports import HistoryReader, InboxRow, Line
+from gateway.ports.channel import HistoryReader
+from gateway.ports.journal import InboxRow, Line
 
 if TYPE_CHECKING:
     from gateway.store.outbox import SqlOutbox

@@ -17,8 +17,9 @@ from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.errors import UserError
 from gateway.events import InboundMessage, SessionKey
-from gateway.ports import InboxRow, Line, TraceSpan, TurnLease, TurnStep
-from gateway.ports.caps import ToolAllowance
+from gateway.ports.access import ToolAllowance
+from gateway.ports.journal import InboxRow, Line, TurnLease, TurnStep
+from gateway.ports.metrics import TraceSpan
 
 _NOT_RUN = "not run: this is a replay, and the recorded turn has no such call; answer with what you have"
 _RAN, _ASKED = "ran", "a person was asked"

@@ -25,8 +25,8 @@ from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turns.answer_links import AnswerLinks
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports import InboxRow, Line, LinkFinder, MessageContext, NullPreview, Preview, TurnLease
-from gateway.ports.caps import CappedSender
+from gateway.ports.access import CappedSender, MessageContext
+from gateway.ports.journal import InboxRow, Line, LinkFinder, NullPreview, Preview, TurnLease
 
 if TYPE_CHECKING:
     from gateway.store.journal import SqlJournal

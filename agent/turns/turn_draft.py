@@ -21,7 +21,17 @@ from agent.memory.storage import transcript_lines as build
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import ToolQuestion, question_job
 from gateway.events import Attachment, PlatformAccount
-from gateway.ports import STOP_WANTED, InboxRow, Job, Line, LinkFinder, MessageOutcome, TurnLease, TurnRecord, TurnStep
+from gateway.ports.journal import (
+    STOP_WANTED,
+    InboxRow,
+    Job,
+    Line,
+    LinkFinder,
+    MessageOutcome,
+    TurnLease,
+    TurnRecord,
+    TurnStep,
+)
 
 _STAGED = (
     "remember",

@@ -13,12 +13,12 @@ from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatEditResult, ChatMemoryEditor, LineChange
+from agent.memory.search.search_hits import SearchHit
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects
 from gateway.errors import StoreUnavailable, ToolFailed
 from gateway.events import Role
 from gateway.i18n import command_prefix
-from gateway.ports import SearchHit
 
 log = structlog.get_logger(__name__)
 

@@ -37,7 +37,9 @@ from agent.turns.turn import Turn
 from agent.turns.turn_draft import TurnDraft
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import FileKind, InboxRow, Line, MessageContext, SessionRow, TurnLease
+from gateway.ports.access import MessageContext
+from gateway.ports.journal import InboxRow, Line, SessionRow, TurnLease
+from gateway.ports.memory import FileKind
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles

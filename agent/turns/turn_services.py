@@ -39,27 +39,26 @@ from gateway.events import (
     SessionKey,
     turn_id,
 )
-from gateway.ports import (
-    AuditEntry,
+from gateway.ports.access import AuditEntry, CapNotice, MessageContext, ToolCallCaps
+from gateway.ports.journal import (
     InboxRow,
     Job,
     JobAdvance,
-    LocaleProvider,
-    MessageContext,
     MessageOutcome,
-    MetricsRecorder,
     PreviewFactory,
-    SearchIndex,
     SessionRow,
     TurnCommit,
     TurnLease,
     TurnRecord,
     TurnStep,
 )
-from gateway.ports.caps import CapNotice, ToolCallCaps, UsageCaps
+from gateway.ports.metrics import MetricsRecorder
 from gateway.text.redaction import SecretRedactor
 
 if TYPE_CHECKING:
+    from agent.memory.search.scope_recall import ScopeRecall
+    from gateway.access.usage_caps import UsageCapTracker
+    from gateway.chat_locales import ChatLocales
     from gateway.store.account_links import SqlAccountLinks
     from gateway.store.journal import SqlJournal
 
@@ -139,13 +138,13 @@ class TurnServices:
     router: CommandRouter
     commands: CommandServices
     memory_jobs: MemoryJobs
-    search: SearchIndex
+    search: ScopeRecall
     context_of: Callable[[InboundMessage], MessageContext]
     current_admission: Callable[[InboxRow, MessageContext], Awaitable[SenderAdmission | None]]  # None: access ended
     find_owner: Callable[[str], Awaitable[tuple[SessionKey, str] | None]]  # of a channel: chat, user who may read it
-    locales: LocaleProvider
+    locales: ChatLocales
     profiles: ChatProfiles
-    caps: UsageCaps
+    caps: UsageCapTracker
     tool_calls: ToolCallCaps
     reminders: ReminderJobs
     on_expired: Callable[[InboundMessage], object]  # called for each message that expired

@@ -24,7 +24,8 @@ from agent.locks import KeyLocks, WorkerSlots
 from agent.turns.turn import RunningTurns, Turn, TurnPhases
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
-from gateway.ports import TURN_SPAN, InboxRow, MessageOutcome, MetricsRecorder, Suspect, TraceSpan, TurnLease
+from gateway.ports.journal import InboxRow, MessageOutcome, Suspect, TurnLease
+from gateway.ports.metrics import TURN_SPAN, MetricsRecorder, TraceSpan
 
 if TYPE_CHECKING:
     from gateway.store.journal import SqlJournal

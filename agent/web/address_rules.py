@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.storage.transcript_lines import decode
 from agent.tools.tool import CallFacts
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 FETCH, SEARCH = "web_fetch", "web_search"  # names of the tools
 MOST_LINKS, MOST_LINKS_OF_HOST = 8, 3  # that one turn follows

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from agent.web.web_search import SearchAccess, SearchAge, SearchEngine, WebHit, call_engine
 from gateway.errors import SettingsError, ToolFailed
-from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.installation import HOW_TO_INSTALL
 
 BRAVE: Final = "https://api.search.brave.com/res/v1/web/search"
 TAVILY: Final = "https://api.tavily.com/search"

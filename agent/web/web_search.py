@@ -10,7 +10,7 @@ from agent.attachments.file_facts import clean
 from agent.attachments.page_links import clean_link
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import SettingsError, ToolFailed
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
 
 if TYPE_CHECKING:
     from gateway.net.public_http import PublicHttpClient

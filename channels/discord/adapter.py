@@ -36,7 +36,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports import (
+from gateway.ports.channel import (
     ChannelCapabilities,
     ChannelContext,
     ChatActivity,

@@ -28,7 +28,7 @@ from channels.kit.lookups import LookupCache
 from gateway.errors import SendFailed, SendRefused
 from gateway.events import ChatKind, InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate
-from gateway.ports import ChannelState
+from gateway.ports.channel import ChannelState
 
 log = structlog.get_logger(__name__)
 

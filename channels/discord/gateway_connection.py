@@ -27,7 +27,7 @@ from channels.discord.shards import (
 from channels.kit.background import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsError, StoreUnavailable, UserError
-from gateway.ports import ChannelState
+from gateway.ports.channel import ChannelState
 
 log = structlog.get_logger(__name__)
 

@@ -31,7 +31,7 @@ from channels.kit.background import utc_now
 from channels.kit.followed_threads import FollowedThreads
 from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage
-from gateway.ports import (
+from gateway.ports.channel import (
     ChannelContext,
     ChannelState,
     EventOrigin,

@@ -23,7 +23,14 @@ from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import ChatKind, InboundKind, InboundMessage, MessagePart
 from gateway.i18n import FALLBACK, HELP, command_names, translate
-from gateway.ports import AcceptedMessage, ChannelContext, ChannelState, IntakeResult, IntakeVerdict, channel_wide_key
+from gateway.ports.channel import (
+    AcceptedMessage,
+    ChannelContext,
+    ChannelState,
+    IntakeResult,
+    IntakeVerdict,
+    channel_wide_key,
+)
 from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)

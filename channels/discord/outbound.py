@@ -23,7 +23,7 @@ from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefu
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.net.connector import connector
-from gateway.ports import BlobStore
+from gateway.ports.memory import BlobStore
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.ports import Finding, SetupQuestion, fail, ok, warn
+from gateway.ports.setup import Finding, SetupQuestion, fail, ok, warn
 
 if TYPE_CHECKING:
     import aiohttp

@@ -17,8 +17,7 @@ from channels.discord.parse import snowflake_at
 from channels.kit.background import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import RetryLater, SendFailed, StoreUnavailable
-from gateway.ports import ChannelState
-from gateway.ports.workers import ConnectionClaims
+from gateway.ports.channel import ChannelState, ConnectionClaims
 
 if TYPE_CHECKING:
     from channels.discord.inbound import DiscordInbound

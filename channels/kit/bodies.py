@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from gateway.errors import FileUnavailable, RetryLater, SendRefused, StoreUnavailable
 from gateway.events import DeliveryReceipt, MessagePart
-from gateway.ports import BlobStore
+from gateway.ports.memory import BlobStore
 
 STORE_PAUSE = timedelta(seconds=5)  # before a file that could not be read is sent again
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 
-from gateway.ports import ChannelState, IntakeResult, IntakeVerdict
+from gateway.ports.channel import ChannelState, IntakeResult, IntakeVerdict
 
 _PREFIX = "follows/"
 _ALWAYS = "1"  # the value of a thread whose first message is unknown

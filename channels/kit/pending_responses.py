@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from channels.kit.background import BackgroundTasks, utc_now
 from gateway.events import InboundMessage, MessagePart, turn_id
-from gateway.ports import ChannelContext
+from gateway.ports.channel import ChannelContext
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

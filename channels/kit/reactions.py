@@ -15,7 +15,7 @@ import structlog
 from channels.kit.background import BackgroundTasks
 from gateway.errors import FormatRefused, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import AcceptedMessage, ChannelContext, IntakeResult
+from gateway.ports.channel import AcceptedMessage, ChannelContext, IntakeResult
 
 log = structlog.get_logger(__name__)
 

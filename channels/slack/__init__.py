@@ -11,8 +11,9 @@ from typing import Any
 from channels.slack.oauth_scopes import manifest
 from channels.slack.settings import SlackSettings
 from gateway.events import SessionKey
-from gateway.ports import Channel, ChannelContext, Finding, SetupQuestion, fail
-from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.installation import HOW_TO_INSTALL
+from gateway.ports.channel import Channel, ChannelContext
+from gateway.ports.setup import Finding, SetupQuestion, fail
 
 _DIRECT = "D"  # the first letter of a direct message's id
 _NO_LIBRARY = f"needs Slack's library; {HOW_TO_INSTALL}"

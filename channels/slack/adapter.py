@@ -34,7 +34,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.i18n import translate
-from gateway.ports import ChannelCapabilities, ChannelContext, ChatActivity, PlatformEvent
+from gateway.ports.channel import ChannelCapabilities, ChannelContext, ChatActivity, PlatformEvent
 
 log = structlog.get_logger(__name__)
 

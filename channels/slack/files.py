@@ -26,7 +26,8 @@ from channels.slack.outbound import find_shared_file
 from channels.slack.render import escape, render_markup
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed
 from gateway.events import Attachment, MessagePart
-from gateway.ports import BlobStore, ChannelState
+from gateway.ports.channel import ChannelState
+from gateway.ports.memory import BlobStore
 from gateway.text import render_plain
 
 UPLOAD_LIMIT = 100_000_000  # bytes of one file

@@ -19,7 +19,7 @@ from channels.slack.parse import ParsedEvent, SlackBotIdentity, SlackProfile, bu
 from channels.slack.render import named_ids
 from gateway.errors import RetryLater, SendFailed, StoreUnavailable, UnreadableEvent
 from gateway.events import ChatKind, InboundKind, InboundMessage
-from gateway.ports import ChannelContext, ChannelState
+from gateway.ports.channel import ChannelContext, ChannelState
 
 log = structlog.get_logger(__name__)
 

@@ -37,7 +37,7 @@ from channels.slack.parse import (
 from channels.slack.render import named_ids
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage
-from gateway.ports import ChannelContext, ChannelState, IntakeResult, IntakeVerdict, PlatformEvent
+from gateway.ports.channel import ChannelContext, ChannelState, IntakeResult, IntakeVerdict, PlatformEvent
 
 log = structlog.get_logger(__name__)
 

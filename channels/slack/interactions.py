@@ -15,7 +15,7 @@ from channels.kit.reactions import AckReaction, AckReactions
 from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
 from channels.slack.render import LINE, SlackButtonPress, without_row
 from gateway.events import InboundMessage, MessagePart, SessionKey
-from gateway.ports import ChannelContext, IntakeResult
+from gateway.ports.channel import ChannelContext, IntakeResult
 
 _ADD = "reactions.add"
 _HARMLESS = frozenset({"already_reacted", "no_reaction", "message_not_found"})

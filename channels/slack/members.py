@@ -17,7 +17,7 @@ from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.parse import SlackBotIdentity, SlackProfile
 from gateway.errors import OutcomeUnknown, SendFailed
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender
-from gateway.ports import MembershipChange
+from gateway.ports.channel import MembershipChange
 from gateway.text import sanitize
 from gateway.text.text_units import safe_display_name
 

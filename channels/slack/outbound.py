@@ -20,7 +20,7 @@ from channels.slack.render import part_of
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed
 from gateway.events import MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChatActivity
+from gateway.ports.channel import ChatActivity
 
 log = structlog.get_logger(__name__)
 

@@ -35,7 +35,7 @@ from gateway.events import (
     SessionKey,
     edit_revision,
 )
-from gateway.ports import EventOrigin, MembershipChange
+from gateway.ports.channel import EventOrigin, MembershipChange
 from gateway.text import sanitize
 
 # https://docs.slack.dev/reference/events/message: every other subtype is a line of Slack's own, not a person's words.

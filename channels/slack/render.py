@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from gateway.events import MessageButton, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import in_english
+from gateway.ports.channel import in_english
 from gateway.text import (
     Links,
     MarkdownNode,

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, SecretStr, model_validator
 
 from channels.kit.settings import secret_matching, text_matching
-from gateway.ports import PlatformTraits
+from gateway.ports.channel import PlatformTraits
 
 _bot_token = secret_matching(
     r"xoxb-[A-Za-z0-9-]{10,}", "is not a Slack bot token; it begins with xoxb- (OAuth & Permissions)"

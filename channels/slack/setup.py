@@ -17,7 +17,7 @@ from channels.slack.oauth_scopes import missing
 from channels.slack.settings import SlackSettings
 from gateway.errors import SendFailed
 from gateway.net.connector import connector
-from gateway.ports import Finding, fail, ok, warn
+from gateway.ports.setup import Finding, fail, ok, warn
 
 _TIMEOUT = 14.0  # seconds for everything
 _HELLO_TIMEOUT = 5.0

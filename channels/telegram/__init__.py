@@ -9,8 +9,9 @@ from typing import Any
 
 from channels.telegram.settings import TelegramSettings
 from gateway.errors import SettingsError
-from gateway.ports import Channel, ChannelContext, Finding, SetupQuestion
-from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.installation import HOW_TO_INSTALL
+from gateway.ports.channel import Channel, ChannelContext
+from gateway.ports.setup import Finding, SetupQuestion
 
 # Below this level the library logs addresses, headers or bodies, which hold the token.
 logging.getLogger("telegram").setLevel(logging.WARNING)

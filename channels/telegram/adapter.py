@@ -30,7 +30,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports import ChannelCapabilities, ChannelContext, ChatActivity, PlatformEvent, channel_wide_key
+from gateway.ports.channel import ChannelCapabilities, ChannelContext, ChatActivity, PlatformEvent, channel_wide_key
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from channels.kit.lookups import LookupCache
 from channels.telegram.api import map_send_errors
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
-from gateway.ports import ChannelState, IntakeResult, IntakeVerdict
+from gateway.ports.channel import ChannelState, IntakeResult, IntakeVerdict
 
 log = structlog.get_logger(__name__)
 

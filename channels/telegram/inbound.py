@@ -43,7 +43,7 @@ from channels.telegram.parse import (
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, InboundMessage
 from gateway.i18n import translate
-from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict, PlatformEvent, ReplyPolicy
+from gateway.ports.channel import ChannelContext, IntakeResult, IntakeVerdict, PlatformEvent, ReplyPolicy
 
 log = structlog.get_logger(__name__)
 

@@ -25,7 +25,7 @@ from gateway.errors import RetryLater
 from gateway.events import InboundMessage, MessageButton, MessagePart, SessionKey
 from gateway.i18n import load_catalogue, translate
 from gateway.i18n.languages import LANGUAGES
-from gateway.ports import ChannelContext, IntakeResult
+from gateway.ports.channel import ChannelContext, IntakeResult
 from gateway.text import button_rows, render_plain
 
 log = structlog.get_logger(__name__)

@@ -31,7 +31,8 @@ from channels.telegram.render import OutgoingText, build_outgoing
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendRefused
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
-from gateway.ports import BlobStore, ChatActivity
+from gateway.ports.channel import ChatActivity
+from gateway.ports.memory import BlobStore
 from gateway.text import LengthUnit, sanitize, split, width
 
 log = structlog.get_logger(__name__)

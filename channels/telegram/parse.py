@@ -13,7 +13,7 @@ from typing import Any
 from channels.telegram.content import attachments, author_name, is_service, iter_entities, message_text, typed_command
 from gateway.errors import UnreadableEvent
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey, edit_revision
-from gateway.ports import EventOrigin, MembershipChange
+from gateway.ports.channel import EventOrigin, MembershipChange
 from gateway.text import sanitize
 from gateway.text.text_units import safe_display_name
 

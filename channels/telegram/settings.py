@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, SecretStr, field_validator, model_validator
 
 from channels.kit.settings import secret_matching, text_matching
-from gateway.ports import PlatformTraits
+from gateway.ports.channel import PlatformTraits
 
 # Some of the emoji that bots may react with (core.telegram.org/bots/api#reactiontypeemoji).
 _REACTIONS = ("👀", "👍", "👌", "🤔", "✍", "🫡", "⚡", "❤", "🔥", "🤝", "🙏", "🤓", "👨‍💻")

@@ -21,7 +21,7 @@ from channels.telegram.api import (
     not_telegram,
 )
 from channels.telegram.inbound import TokenLock
-from gateway.ports import Finding, fail, ok, warn
+from gateway.ports.setup import Finding, fail, ok, warn
 
 _TIMEOUT = 14.0  # seconds for everything
 _PROBE = 2  # seconds in which another poller would poll again

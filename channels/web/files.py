@@ -22,10 +22,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from channels.kit.background import KeyedSlots, SlotsTaken
+from gateway.durable_files import sync_folder
 from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
 from gateway.events import Attachment
-from gateway.ports import BlobStore
-from gateway.ports.durable_files import sync_folder
+from gateway.ports.memory import BlobStore
 
 log = structlog.get_logger(__name__)
 

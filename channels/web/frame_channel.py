@@ -33,7 +33,7 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
-from gateway.ports import ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult, IntakeVerdict
+from gateway.ports.channel import ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult, IntakeVerdict
 
 log = structlog.get_logger(__name__)
 

@@ -21,8 +21,7 @@ from enum import StrEnum
 
 from gateway.errors import StoreUnavailable
 from gateway.net.addresses import network_of
-from gateway.ports import ChannelState
-from gateway.ports.channel import CACHED_NOTES
+from gateway.ports.channel import CACHED_NOTES, ChannelState
 
 ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that is read as something else
 CODE_LENGTH = 8

@@ -22,8 +22,7 @@ from channels.web.adapter import FIRST, WebChannel, WebVisitor
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from gateway.ports.conversations import LONGEST_TITLE, ConversationInfo, ConversationStore
-from gateway.ports.person_panels import PersonPanels
+from gateway.ports.conversations import LONGEST_TITLE, ConversationInfo, ConversationStore, PersonPanels
 
 LONGEST_CHANGE = 4_096  # bytes
 LONGEST_QUERY = 200  # characters

@@ -46,8 +46,8 @@ from channels.web.panels import (
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate
 from gateway.i18n.languages import LANGUAGES, own_name
-from gateway.ports.entry_points import operator_command
-from gateway.ports.person_panels import PersonPanels
+from gateway.installation import operator_command
+from gateway.ports.conversations import PersonPanels
 from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)

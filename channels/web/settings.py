@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import BaseModel
 
-from gateway.ports import PlatformTraits
+from gateway.ports.channel import PlatformTraits
 
 
 class WebSettings(BaseModel):

@@ -16,7 +16,7 @@ from channels.kit.background import ChatRateLimits, TokenBucket
 from channels.web.frame_codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT, Frame, HistoryFrame
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, translate
-from gateway.ports import DisplayedMessage, SessionReader
+from gateway.ports.conversations import DisplayedMessage, SessionReader
 from gateway.text import sanitize, split_bounded
 
 MOST_WAITING = 2_000  # frames; a window that does not read is closed, and gets the history when it is back

@@ -25,8 +25,8 @@ from gateway.admission import (
 )
 from gateway.events import ChatKind, InboundMessage, OutboundMessage
 from gateway.i18n import translate
-from gateway.ports import MembershipChange, in_english
 from gateway.ports.access import AccessChange
+from gateway.ports.channel import MembershipChange, in_english
 from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)

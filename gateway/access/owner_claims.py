@@ -35,8 +35,8 @@ from gateway.access.pairing_service import Language
 from gateway.admission import Admitted, Decision, RejectionReason
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
-from gateway.ports import IntakeResult, IntakeVerdict
 from gateway.ports.access import CODE, AccessChange, AccessStatus, DecisionActor
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 
 log = structlog.get_logger(__name__)
 

@@ -31,9 +31,16 @@ from gateway.access.note_store import (
 )
 from gateway.events import MessageButton, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import in_english
-from gateway.ports.access import AccessChange, AccessStatus, AuditEntry, DecisionActor
-from gateway.ports.pairing import PairingDecision, PairingRefused, PairingRequest
+from gateway.ports.access import (
+    AccessChange,
+    AccessStatus,
+    AuditEntry,
+    DecisionActor,
+    PairingDecision,
+    PairingRefused,
+    PairingRequest,
+)
+from gateway.ports.channel import in_english
 
 log = structlog.get_logger(__name__)
 

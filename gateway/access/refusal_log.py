@@ -13,8 +13,8 @@ import structlog
 
 from gateway.admission import Rejected, RejectionReason
 from gateway.events import ChatKind, InboundMessage
-from gateway.ports.caps import CapKind
-from gateway.ports.entry_points import operator_command, with_operator_commands
+from gateway.installation import operator_command, with_operator_commands
+from gateway.ports.access import CapKind
 from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)

@@ -15,8 +15,10 @@ from cachetools import LRUCache
 
 from gateway.events import PlatformAccount
 from gateway.i18n.time_zones import find_midnight
-from gateway.ports import MetricsRecorder, UsageRow
-from gateway.ports.caps import TOOL_CALLS, CapChange, CapQuery, CountedEntry, SharedCapCounts, TokenCount, ToolAllowance
+from gateway.ports.access import TOOL_CALLS, ToolAllowance
+from gateway.ports.journal import UsageRow
+from gateway.ports.metrics import MetricsRecorder
+from gateway.store.cap_counts import CapChange, CapQuery, CountedEntry, SharedCapCounts, TokenCount
 
 if TYPE_CHECKING:
     from gateway.store.cap_counts import SqlSharedCaps
@@ -28,7 +30,7 @@ _LONGEST_DAY = timedelta(days=2)  # a clock that was set back by less does not b
 
 
 class ToolCallTracker:
-    """Implements `gateway.ports.caps.ToolCallCaps`. Without a store of shared counts, no method waits."""
+    """Implements `gateway.ports.access.ToolCallCaps`. Without a store of shared counts, no method waits."""
 
     def __init__(
         self,

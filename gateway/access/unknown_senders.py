@@ -39,8 +39,9 @@ from gateway.admission import Admitted, Decision, Rejected, RejectionReason
 from gateway.errors import StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage
 from gateway.i18n import translate
-from gateway.ports import IntakeResult, IntakeVerdict, MetricsRecorder, in_english
 from gateway.ports.access import AccessChange
+from gateway.ports.channel import IntakeResult, IntakeVerdict, in_english
+from gateway.ports.metrics import MetricsRecorder
 from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)

@@ -31,24 +31,22 @@ from gateway.access.refusal_log import OtherRefusal, RefusalLog
 from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, cost_names, counter_names
 from gateway.events import InboundKind, InboundMessage
 from gateway.i18n.time_zones import find_midnight
-from gateway.ports import MetricsRecorder
-from gateway.ports.access import NO_QUOTA, PersonQuota
-from gateway.ports.caps import (
+from gateway.installation import operator_command
+from gateway.ports.access import (
     MICROS,
+    NO_QUOTA,
     CapAllowance,
-    CapChange,
     CapKind,
     CapNotice,
     CappedSender,
-    CapQuery,
     CapReached,
-    CountedEntry,
     ExceededCap,
+    PersonQuota,
     Release,
-    SharedCapCounts,
     micro_dollars,
 )
-from gateway.ports.entry_points import operator_command
+from gateway.ports.metrics import MetricsRecorder
+from gateway.store.cap_counts import CapChange, CapQuery, CountedEntry, SharedCapCounts
 
 if TYPE_CHECKING:
     from gateway.store.cap_counts import SqlSharedCaps
@@ -111,7 +109,11 @@ class _ActiveTurn:
 
 
 class UsageCapTracker:
-    """Implements `gateway.ports.caps.UsageCaps`. Without a store of shared counts, no method waits."""
+    """Counts turns, tokens and money; durable counts are stored with the journal's commits.
+
+    A gateway that has the database for itself counts in memory, and no method waits. Of several, each asks the
+    database (`SqlSharedCaps`); methods that do raise StoreUnavailable.
+    """
 
     def __init__(
         self,
@@ -150,7 +152,10 @@ class UsageCapTracker:
     # -- the port ---------------------------------------------------------------------------------------
 
     async def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
-        """Count *turn*, or say which cap forbids it: of several the one that lasts longest."""
+        """Count *turn*, once however often it is taken up, before anything is done for it; or say which cap forbids it.
+
+        A turn that was admitted must `end_turn`.
+        """
         now = self._open_day()
         rules = self._rules(message, sender)
         tallies = counter_names(sender.account.name, str(message.key), is_own=message.kind is InboundKind.JOB)
@@ -171,7 +176,7 @@ class UsageCapTracker:
         return None
 
     def end_turn(self, turn: str) -> None:
-        """Forget what the turn was under; it stays counted."""
+        """End what `admit_turn` began; the turn stays counted."""
         self._entered.pop(turn, None)
 
     def has_cost_cap(self, turn: str) -> bool:
@@ -180,7 +185,11 @@ class UsageCapTracker:
         return entered is not None and any(rule.cap.is_cost for rule in entered.rules)
 
     async def reserve(self, turn: str, tokens: int, cost: int = 0) -> Release:
-        """Reserve *tokens* and *cost* in micro-dollars for a call; raises CapReached."""
+        """Reserve *tokens* and micro-dollars for a model call of an admitted turn. The end of the call releases them.
+
+        Raises CapReached if they exceed a cap of the turn. Calls outside such a turn are not capped: background jobs
+        have a separate token budget.
+        """
         entered = self._entered.get(turn)
         if entered is None:
             return lambda: None
@@ -219,7 +228,7 @@ class UsageCapTracker:
         return release
 
     def note_refusal(self, messages: Iterable[InboundMessage], exceeded: ExceededCap) -> None:
-        """Count and note messages that a cap left unanswered."""
+        """Note that *messages* end unanswered, so that metrics and `parlour why` can say so."""
         setting, ends = _SETTINGS[exceeded.cap].upper(), exceeded.until.astimezone(self._zone)
         is_cost = exceeded.cap.is_cost
         twice = f"{2 * exceeded.limit / MICROS:.15g}" if is_cost else str(2 * exceeded.limit)
@@ -234,7 +243,7 @@ class UsageCapTracker:
             self._refusals.note(message, OtherRefusal(reason=exceeded.cap, would_admit=mend), self._now())
 
     async def allowances(self, message: InboundMessage | None, sender: CappedSender) -> tuple[CapAllowance, ...]:
-        """Return use and limit of each cap of the sender, without a *message* of the caps of persons."""
+        """Return use and limit of each cap that applies to the sender of *message*; without one, of their person."""
         now, rules = self._open_day(), self._rules(message, sender)
         if self._shared is None:
             return self._allowances(self._tallies, rules, now)

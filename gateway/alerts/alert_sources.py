@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from gateway.alerts.alert_state import Observation, reason
 from gateway.errors import FailureCause, LoginRefused, UserError
 from gateway.events import SessionKey, short_turn_id
-from gateway.ports import Alert, DelayedDelivery
-from gateway.ports.caps import CapAllowance
+from gateway.ports.access import CapAllowance
+from gateway.ports.journal import DelayedDelivery
 from gateway.quarantine import list_events
+from gateway.store.alerts import Alert
 from gateway.store_watcher import StoreWatcher
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from gateway.events import OutboundKind, OutboundMessage, SessionKey, short_id
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.failures import cause_line
 from gateway.i18n.formats import format_file_size, format_moment
-from gateway.ports import Alert, NotificationState
+from gateway.store.alerts import Alert, NotificationState
 
 EVERY = timedelta(hours=1)  # docs/monitoring.md: at most hourly per cause
 STALE = timedelta(days=1)  # notices that could not be sent for so long are dropped

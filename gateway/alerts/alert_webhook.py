@@ -14,7 +14,8 @@ import structlog
 from gateway.alerts.alert_state import WebhookOrigin
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import MetricsRecorder, WebhookPost
+from gateway.ports.metrics import MetricsRecorder
+from gateway.store.alerts import WebhookPost
 
 if TYPE_CHECKING:
     import aiohttp

@@ -35,7 +35,9 @@ from gateway.alerts.alert_state import (
 from gateway.alerts.alert_webhook import AlertWebhook
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import Alert, Channel, MetricsRecorder
+from gateway.ports.channel import Channel
+from gateway.ports.metrics import MetricsRecorder
+from gateway.store.alerts import Alert
 from gateway.store_watcher import StoreState, StoreWatcher
 
 if TYPE_CHECKING:

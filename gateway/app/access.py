@@ -31,16 +31,9 @@ from gateway.admission import (
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.errors import ParlourError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
-from gateway.ports import (
-    Channel,
-    InboxRow,
-    MembershipChange,
-    MessageContext,
-    SessionRow,
-    SupportsSenderLookup,
-    is_set_by_person,
-)
-from gateway.ports.access import AccessListing
+from gateway.ports.access import AccessListing, MessageContext
+from gateway.ports.channel import Channel, MembershipChange, SupportsSenderLookup
+from gateway.ports.journal import InboxRow, SessionRow, is_set_by_person
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import entry_error
 from gateway.store.account_links import SqlAccountLinks

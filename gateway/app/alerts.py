@@ -27,8 +27,8 @@ from gateway.alerts.alert_state import STALE, WebhookOrigin, alert_status, is_un
 from gateway.alerts.monitor import AlertRecipients, StoreNotifier
 from gateway.errors import ModelAbility
 from gateway.events import SessionKey
-from gateway.ports.channel_support import SupportsLogin
-from gateway.ports.entry_points import package_version
+from gateway.installation import package_version
+from gateway.ports.channel import SupportsLogin
 from gateway.store.alerts import SqlAlerts
 
 if TYPE_CHECKING:

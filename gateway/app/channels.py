@@ -21,19 +21,19 @@ from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.errors import ParlourError, StoreUnavailable
 from gateway.events import ChatKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import SLASH, translate
+from gateway.installation import load_entry_points
 from gateway.intake import GatewayIntake
-from gateway.ports import (
+from gateway.ports.access import ChatOverride
+from gateway.ports.channel import (
     Channel,
     ChannelContext,
     ChannelPlugin,
-    ChatOverride,
     EventOrigin,
-    Job,
     ReplyPolicies,
     ReplyPolicy,
+    SupportsCommandPrefix,
 )
-from gateway.ports.channel_support import SupportsCommandPrefix
-from gateway.ports.entry_points import load_entry_points
+from gateway.ports.journal import Job
 from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverrides
 from gateway.store.sql_store import SqlStore

@@ -23,8 +23,9 @@ from gateway.app.context import ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports import ChatOverride, MessageContext, ReplyPolicy
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
+from gateway.ports.access import ChatOverride, MessageContext
+from gateway.ports.channel import ReplyPolicy
 from gateway.settings.disabled_tools import disabled_tools
 from gateway.settings.settings_model import Settings, ToolRightsSettings
 from gateway.store.account_links import SqlAccountLinks

@@ -33,9 +33,8 @@ from gateway.control.control_server import ControlServer
 from gateway.errors import UserError, WorkerReplaced
 from gateway.home_migration import open_home
 from gateway.operations.gateway import GatewayOperations
-from gateway.ports.objects import ObjectStore
 from gateway.settings import Settings
-from gateway.store.objects import open_objects
+from gateway.store.objects import ObjectStore, open_objects
 from gateway.store.sql_store import SqlStore
 from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit

@@ -15,10 +15,11 @@ from agent.memory.erasure.commit_filter import CommitFilter
 from agent.tools.tool import Tool
 from gateway.admission import AdmissionPolicy
 from gateway.errors import SettingsError, UserError
-from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, StoreLimits
-from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
-from gateway.ports.objects import ObjectStore
+from gateway.installation import HOW_TO_INSTALL, load_entry_points
+from gateway.ports.channel import ChannelPlugin, PlatformTraits
 from gateway.settings import InstalledPlugins, Settings
+from gateway.store.engine import BLANK_AFTER, StoreLimits
+from gateway.store.objects import ObjectStore
 from gateway.store.sql_store import SqlStore
 from gateway.web.metrics import PrometheusRecorder
 

@@ -16,7 +16,7 @@ from gateway.admission import LOCAL_OWNER
 from gateway.app.context import ChannelPlatforms
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from gateway.settings.channel_blocks import ALWAYS_THERE, PAGE
 from gateway.store.sql_store import SqlStore
 

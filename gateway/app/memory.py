@@ -58,7 +58,8 @@ from agent.memory.versioning.message_deletions import DELETED, UNLEARN, MessageD
 from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.isolation import LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
-from gateway.ports import REMEMBER, UNINDEX
+from gateway.ports.journal import REMEMBER
+from gateway.ports.memory import UNINDEX
 from gateway.unscoped_data import HomeUnscopedData
 
 if TYPE_CHECKING:

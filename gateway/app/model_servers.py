@@ -16,7 +16,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any
 
-from gateway.ports.entry_points import in_container
+from gateway.installation import in_container
 
 _LOCAL_SECONDS = 1.0
 _SECONDS = 10.0

@@ -39,7 +39,7 @@ from gateway.home import Home
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.failures import cause_line
 from gateway.net.addresses import hide_password
-from gateway.ports.findings import Finding, fail, ok, warn
+from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.settings.llm import LlmSettings
 
 log = structlog.get_logger(__name__)

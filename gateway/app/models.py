@@ -17,7 +17,7 @@ from agent.llm.model_registry import open_model
 from agent.llm.model_table import is_priced
 from gateway.app.context import ExtraPlugins
 from gateway.app.model_trial import take_over_trials
-from gateway.ports import MetricsRecorder
+from gateway.ports.metrics import MetricsRecorder
 from gateway.settings import Settings
 from gateway.settings.llm import OFFLINE, LlmSettings
 

@@ -71,7 +71,9 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccoun
 from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.operations import build_operations
-from gateway.ports import Channel, IntakeVerdict, MessageContext, PlatformTraits, SessionRow
+from gateway.ports.access import MessageContext
+from gateway.ports.channel import Channel, IntakeVerdict, PlatformTraits
+from gateway.ports.journal import SessionRow
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import ChatOverrides, open_chats

@@ -42,10 +42,10 @@ from gateway.app.models import ModelFactory
 from gateway.app.recall import search_limitation
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
 from gateway.events import InboundMessage, Role, SessionKey
+from gateway.installation import program_version
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.operations import call_from_chat
-from gateway.ports import MessageContext
-from gateway.ports.entry_points import program_version
+from gateway.ports.access import MessageContext
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE
 from gateway.web.server import browser_address

@@ -16,8 +16,9 @@ from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.access_control import PersonQuotas
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
-from gateway.ports import MetricsRecorder, UsageRow
-from gateway.ports.caps import CapKind, CappedSender, Release, micro_dollars
+from gateway.ports.access import CapKind, CappedSender, Release, micro_dollars
+from gateway.ports.journal import UsageRow
+from gateway.ports.metrics import MetricsRecorder
 from gateway.settings.settings_model import CapSettings
 from gateway.store.sql_store import SqlStore
 

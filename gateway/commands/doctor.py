@@ -18,7 +18,7 @@ from gateway.health import gateway_checks, machine_checks, network_checks, setti
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.journal_file import lost_journal
 from gateway.logs import configure_logs
-from gateway.ports.findings import Finding, FindingLevel, fail, ok, warn
+from gateway.ports.setup import Finding, FindingLevel, fail, ok, warn
 from gateway.settings import check_settings, secret_values
 from gateway.text.text_units import strip_control_characters
 

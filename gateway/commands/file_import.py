@@ -26,6 +26,7 @@ from gateway.app.lost_turns import LostTurns, find_lost_turns
 from gateway.commands.restore_backup import TAKEN_FROM_FILES, begin_anew, fit_sessions
 from gateway.errors import UserError
 from gateway.home import Home, hold_lock, is_home
+from gateway.installation import with_operator_commands
 from gateway.journal_file import (
     OpenChoice,
     accept_store,
@@ -39,7 +40,6 @@ from gateway.journal_file import (
     remove_move,
 )
 from gateway.logs import configure_logs
-from gateway.ports.entry_points import with_operator_commands
 from gateway.settings import Settings, load_settings, secret_values
 from gateway.store.adoption import OpenWork, is_all_adopted
 from gateway.store.closed_store import read_store, read_store_id

@@ -29,12 +29,11 @@ from gateway.errors import ParlourError, UserError
 from gateway.health.network_checks import installed_setups, verify
 from gateway.home import is_held
 from gateway.i18n.time_zones import find_zone
+from gateway.installation import operator_command
 from gateway.logs import configure_logs
 from gateway.net.addresses import hide_password, restore_password
 from gateway.operations.people import claim_row
-from gateway.ports.entry_points import operator_command
-from gateway.ports.findings import FindingLevel
-from gateway.ports.setup import SetupQuestion, SupportsSetup
+from gateway.ports.setup import FindingLevel, SetupQuestion, SupportsSetup
 from gateway.settings import ChannelSettings, InstalledPlugins, check_settings
 from gateway.settings.error_messages import error_line
 from gateway.settings.llm import LlmSettings

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.markup import escape
 
+from gateway.durable_files import write_private
 from gateway.errors import SettingsError, UserError
 from gateway.home import make_private
-from gateway.ports.durable_files import write_private
-from gateway.ports.findings import Finding, FindingLevel
+from gateway.ports.setup import Finding, FindingLevel
 from gateway.settings import InstalledPlugins, home_of
 from gateway.settings.error_messages import errors_by_path, explain_error
 from gateway.settings.resolve import normalize_names

@@ -20,8 +20,8 @@ from gateway.control.gateway_client import connect
 from gateway.control.registry import OPERATIONS, CommandArgument, OperationDeclaration
 from gateway.errors import UserError
 from gateway.home import Home, is_home
+from gateway.installation import with_operator_commands
 from gateway.logs import configure_logs
-from gateway.ports.entry_points import with_operator_commands
 from gateway.settings import Settings, load_settings, secret_values
 from gateway.text.text_units import strip_control_characters
 

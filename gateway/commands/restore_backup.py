@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gateway.durable_files import sync_folder
 from gateway.errors import SettingsError, UserError
 from gateway.home import Home, hold_lock, make_private
+from gateway.installation import operator_command
 from gateway.journal_file import (
-    CACHE,
     OpenChoice,
     accept_store,
     damaged_line,
@@ -28,10 +29,8 @@ from gateway.journal_file import (
     other_database,
     remove_move,
 )
-from gateway.ports.durable_files import sync_folder
-from gateway.ports.entry_points import operator_command
 from gateway.ports.journal import SessionRow
-from gateway.ports.transcripts import MIRROR
+from gateway.ports.memory import CACHE, MIRROR
 from gateway.restore import BackupContents, restore
 from gateway.settings import check_settings, home_of
 from gateway.settings.sources import FILE_NAMES, read_file

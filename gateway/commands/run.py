@@ -16,8 +16,8 @@ from gateway.control import ControlConnection, Line
 from gateway.control.gateway_client import GatewayClient, connect
 from gateway.errors import UserError, WorkerReplaced
 from gateway.home import Home
+from gateway.installation import operator_command
 from gateway.logs import configure_logs
-from gateway.ports.entry_points import operator_command
 from gateway.preflight import require_startable
 from gateway.settings import Settings, check_settings, load_settings, secret_values
 

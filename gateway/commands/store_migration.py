@@ -19,12 +19,12 @@ import typer
 
 from gateway.commands.operation_commands import call_operation, print_json
 from gateway.control import Line
+from gateway.durable_files import sync_folder
 from gateway.errors import SettingsError, UserError
 from gateway.home import STAGING, Home, make_private
 from gateway.home_migration import open_home
+from gateway.installation import HOW_TO_INSTALL, with_operator_commands
 from gateway.journal_file import JournalMove, StoreKind, accept_store, read_move, remove_move, write_move
-from gateway.ports.durable_files import sync_folder
-from gateway.ports.entry_points import HOW_TO_INSTALL, with_operator_commands
 from gateway.settings import load_settings
 from gateway.store.earlier_files import has_files
 from gateway.store.file_copies import LargeFile, fetch_bytes, large_files, set_bytes_aside
@@ -34,7 +34,7 @@ from gateway.store.workers import WorkerIdentity
 from gateway.text.text_units import strip_control_characters
 
 if TYPE_CHECKING:
-    from gateway.ports.objects import ObjectStore
+    from gateway.store.objects import ObjectStore
     from gateway.store.postgres.connection import PostgresConnection
 
 

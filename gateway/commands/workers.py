@@ -12,7 +12,7 @@ from gateway.commands.operation_commands import print_lines
 from gateway.control import Line
 from gateway.errors import SettingsError
 from gateway.home import Home, is_held
-from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.installation import HOW_TO_INSTALL
 from gateway.settings import Settings, load_settings
 from gateway.store.sqlite.closed_journal import read_journal
 from gateway.store.workers import DEAD_AFTER, WorkerStatus, list_workers

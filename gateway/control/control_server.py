@@ -22,7 +22,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from gateway.control import API, LONGEST_LINE, Conversation, Line, Operation, route_of
 from gateway.errors import ParlourError, UserError
 from gateway.home import full_disk, is_full_disk, short_socket_path
-from gateway.ports.entry_points import program_version, with_operator_commands
+from gateway.installation import program_version, with_operator_commands
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits
 from gateway.web.server import build_server
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Protocol, TypeAlias, TypeVar, get_args, get_o
 from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.events import Role, SessionKey
-from gateway.ports.entry_points import with_operator_commands
+from gateway.installation import with_operator_commands
 
 _Method = TypeVar("_Method", bound=Callable[..., AsyncIterator[Line]])
 

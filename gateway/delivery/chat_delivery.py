@@ -17,16 +17,9 @@ from gateway.delivery.part_planner import PartPlanner, shown_name
 from gateway.errors import FormatRefused, OutcomeUnknown, ParlourError, PlaceGone, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import (
-    Channel,
-    DelayedDelivery,
-    OutboxPart,
-    PartState,
-    PendingDelivery,
-    SupportsReactions,
-    SupportsSendTurns,
-    TraceSpan,
-)
+from gateway.ports.channel import Channel, SupportsReactions, SupportsSendTurns
+from gateway.ports.journal import DelayedDelivery, OutboxPart, PartState, PendingDelivery
+from gateway.ports.metrics import TraceSpan
 
 log = structlog.get_logger(__name__)
 

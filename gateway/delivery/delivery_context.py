@@ -16,7 +16,8 @@ import structlog
 from gateway.backoff import exponential_delay
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports import Channel, MetricsRecorder, in_english
+from gateway.ports.channel import Channel, in_english
+from gateway.ports.metrics import MetricsRecorder
 from gateway.text import weight
 from gateway.text.redaction import SecretRedactor
 

@@ -15,14 +15,8 @@ from gateway.delivery.part_planner import PartPlanner
 from gateway.delivery.turn_preview import TurnPreview
 from gateway.errors import StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports import (
-    Channel,
-    DelayedDelivery,
-    NullPreview,
-    Preview,
-    SupportsSendTurns,
-    TurnLease,
-)
+from gateway.ports.channel import Channel, SupportsSendTurns
+from gateway.ports.journal import DelayedDelivery, NullPreview, Preview, TurnLease
 
 log = structlog.get_logger(__name__)
 

@@ -23,7 +23,8 @@ from gateway.events import (
 )
 from gateway.i18n import command_prefix, translate
 from gateway.i18n.formats import format_file_size
-from gateway.ports import Channel, OutboxPart, PartState
+from gateway.ports.channel import Channel
+from gateway.ports.journal import OutboxPart, PartState
 from gateway.text import (
     LengthUnit,
     PartSplitter,

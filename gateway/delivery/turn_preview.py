@@ -16,7 +16,8 @@ from gateway.delivery.part_planner import GrowingText
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import translate
-from gateway.ports import Channel, ChatActivity, LinkFinder, PartState, TurnLease
+from gateway.ports.channel import Channel, ChatActivity
+from gateway.ports.journal import LinkFinder, PartState, TurnLease
 from gateway.text import LengthUnit
 
 log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ import structlog
 
 from gateway.errors import StoreUnavailable
 from gateway.home import Home
-from gateway.ports.findings import Finding, fail
+from gateway.ports.setup import Finding, fail
 from gateway.settings import Settings, SettingsReport
 from gateway.store_watcher import one_line
 

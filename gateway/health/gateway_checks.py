@@ -16,8 +16,8 @@ from gateway.errors import ParlourError
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.home import Home, in_use, is_held
 from gateway.i18n.missing_abilities import describe_models
-from gateway.ports.findings import Finding, fail, ok, warn
-from gateway.ports.model_facts import FACTS_EXPIRE
+from gateway.ports.memory import FACTS_EXPIRE
+from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.settings import Settings
 from gateway.settings.resolve import apply_rename, normalize_names
 from gateway.settings.sources import read_environment

@@ -14,9 +14,9 @@ from pathlib import Path
 from gateway.alerts.alert_sources import LITTLE_SPACE, TOO_LITTLE_SPACE
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.home import Home, holder, is_held
+from gateway.installation import ownership_hint
 from gateway.journal_file import is_empty, journal_fault, lost_journal
-from gateway.ports.entry_points import ownership_hint
-from gateway.ports.findings import Finding, fail, ok, warn
+from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.preflight import before_start
 from gateway.quarantine import count, list_events
 

@@ -10,19 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable
 from gateway.health.checks import CheckContext, HealthCheck
+from gateway.installation import HOW_TO_INSTALL, load_entry_points
 from gateway.net.addresses import ProxyAddress, hide_password
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
-from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
-from gateway.ports.findings import Finding, fail, ok, warn
-from gateway.ports.objects import ObjectStore
-from gateway.ports.setup import SupportsSetup
+from gateway.ports.setup import Finding, SupportsSetup, fail, ok, warn
+
+if TYPE_CHECKING:
+    from gateway.store.objects import ObjectStore
+
 
 log = structlog.get_logger(__name__)
 

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.health.gateway_checks import claimed_owners
+from gateway.installation import HOW_TO_INSTALL, in_container, load_entry_points
 from gateway.net.addresses import is_loopback
-from gateway.ports.entry_points import HOW_TO_INSTALL, in_container, load_entry_points
-from gateway.ports.findings import Finding, fail, ok, warn
+from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.settings.channel_blocks import entry_error
 from gateway.settings.disabled_tools import disabled_tools
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from sys import intern
 
 from gateway.i18n.languages import FALLBACK
-from gateway.ports.entry_points import with_operator_commands
+from gateway.installation import with_operator_commands
 
 FOLDER = Path(__file__).with_name("locales")
 

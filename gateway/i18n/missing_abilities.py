@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from gateway.errors import ModelAbility
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.formats import format_moment
-from gateway.ports.model_facts import ModelFact
+from gateway.ports.memory import ModelFact
 
 _ABILITIES = frozenset(ModelAbility)
 

@@ -22,9 +22,9 @@ from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from gateway.errors import ParlourError
+from gateway.installation import package_version
 from gateway.net.addresses import is_direct
 from gateway.net.connector import connector
-from gateway.ports.entry_points import package_version
 
 WEB_PORTS: Final = frozenset({80, 443})
 MOST_BYTES: Final = 5 << 20  # of a response, unpacked

@@ -15,11 +15,10 @@ from gateway.control import ControlConnection, Line
 from gateway.control.registry import argument, operation, option, plain, rows
 from gateway.errors import FileUnavailable, UserError
 from gateway.events import Role, short_turn_id
+from gateway.installation import program_version
 from gateway.operations.group import OperationGroup, parse_chat
 from gateway.operations.usage import summarize_usage
-from gateway.ports import Channel
-from gateway.ports.channel_support import SupportsLogin
-from gateway.ports.entry_points import program_version
+from gateway.ports.channel import Channel, SupportsLogin
 from gateway.settings.channel_blocks import PAGE, TERMINAL
 from gateway.text.text_units import strip_control_characters
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
 from gateway.events import SessionKey
-from gateway.ports import TurnTrace
 from gateway.ports.access import ACTING, OPERATOR, DecisionActor, actor_outside
+from gateway.store.inspection import TurnTrace
 
 if TYPE_CHECKING:
     from agent.memory.scope_names import ScopeNames

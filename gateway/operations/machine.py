@@ -18,10 +18,10 @@ from gateway.control.registry import AuditRule, operation, plain
 from gateway.errors import UserError
 from gateway.events import Role
 from gateway.home import make_private
+from gateway.installation import operator_command
 from gateway.logs import recent_lines
 from gateway.operations.group import OperationGroup
-from gateway.ports import ScopeFileChange
-from gateway.ports.entry_points import operator_command
+from gateway.ports.memory import ScopeFileChange
 from gateway.settings.sources import HOME
 
 if TYPE_CHECKING:

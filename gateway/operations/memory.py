@@ -7,6 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+from agent.memory.search.search_hits import MEMORY, SearchOptions
 from gateway.control import Line
 from gateway.control.registry import (
     AuditRule,
@@ -23,9 +24,9 @@ from gateway.errors import UserError
 from gateway.events import PlatformAccount, Role, SessionKey
 from gateway.i18n.languages import FALLBACK
 from gateway.operations.group import OperationGroup
-from gateway.ports import MEMORY, DocumentChange, Job, SearchOptions
 from gateway.ports.access import ACTING, OPERATOR
-from gateway.ports.erasure import PURGE
+from gateway.ports.journal import Job
+from gateway.ports.memory import PURGE, DocumentChange
 
 if TYPE_CHECKING:
     from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult

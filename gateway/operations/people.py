@@ -24,11 +24,10 @@ from gateway.control.registry import (
 )
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, Role
+from gateway.installation import operator_command, with_operator_commands
 from gateway.operations.group import OperationGroup, caller, format_time
-from gateway.ports import Job
-from gateway.ports.access import NO_QUOTA, AccessChange, PersonAccess
-from gateway.ports.caps import CapKind, CappedSender
-from gateway.ports.entry_points import operator_command, with_operator_commands
+from gateway.ports.access import NO_QUOTA, AccessChange, CapKind, CappedSender, PersonAccess
+from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
     from agent.tools.refused_calls import RefusedCall

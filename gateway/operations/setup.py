@@ -19,7 +19,7 @@ from gateway.events import Role
 from gateway.i18n.missing_abilities import describe_missing
 from gateway.net.addresses import hide_password, restore_password
 from gateway.operations.group import OperationGroup, parse_chat
-from gateway.ports.findings import Finding, FindingLevel
+from gateway.ports.setup import Finding, FindingLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
 from gateway.settings.chat_settings import ChatCaps, ChatSettings, ChatTools
 from gateway.settings.llm import OFFLINE, LlmSettings, provider_of

@@ -15,8 +15,9 @@ from gateway.control.registry import AuditRule, argument, operation, option, pla
 from gateway.errors import UserError
 from gateway.events import MessagePart, PlatformAccount, Role, SessionKey, short_turn_id
 from gateway.operations.group import OperationGroup, no_such_turn, parse_chat
-from gateway.ports import PendingDelivery, TurnQuery, TurnTrace
 from gateway.ports.access import ACTING
+from gateway.ports.journal import PendingDelivery
+from gateway.store.inspection import TurnQuery, TurnTrace
 
 if TYPE_CHECKING:
     from agent.turns.recorded_turn import ReplayReport

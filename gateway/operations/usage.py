@@ -13,8 +13,8 @@ from gateway.control import Line
 from gateway.control.registry import operation, option
 from gateway.errors import UserError
 from gateway.events import ChatKind, PlatformAccount, Role
+from gateway.installation import load_entry_points
 from gateway.operations.group import OperationGroup
-from gateway.ports.entry_points import load_entry_points
 from gateway.settings.chat_overrides import ChatOverrides
 
 if TYPE_CHECKING:

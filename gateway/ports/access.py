@@ -1,16 +1,74 @@
-"""Access decisions that owners make at run time, and the audit log of decisions about people."""
+"""The records of people: their accounts, rights, caps and pairing, and owners' decisions about them."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Protocol, TypeAlias, TypeVar
 
-from gateway.errors import UserError
+from gateway.errors import ParlourError, UserError
 from gateway.events import OutboundMessage, PlatformAccount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapOverrides:
+    """The caps that the operator sets for one chat; None = the global value, 0 = no cap."""
+
+    person_turns_per_10_min: int | None = None
+    chat_turns_per_10_min: int | None = None
+    person_tokens_per_day: int | None = None
+    chat_tokens_per_day: int | None = None
+    person_usd_per_day: float | None = None
+    chat_usd_per_day: float | None = None
+
+
+NO_CAPS = CapOverrides()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOverride:
+    """The operator's settings for one conversation, from `chats`; None = the value of the channel, then the global."""
+
+    model: str | None = None  # an alias of llm.models, or a model's name
+    effort: str | None = None  # how long the model thinks before an answer
+    soul: str | None = None  # the text of the persona, which replaces SOUL.md
+    group_policy: str | None = None
+    reply_in: str | None = None
+    follow_threads: bool | None = None
+    language: str | None = None
+    timezone: str | None = None
+    memory_window: int | None = None  # messages in the prompt
+    allow: frozenset[str] | None = None  # the only tools to offer; None = all
+    deny: frozenset[str] = frozenset()  # tools not to offer, even if allowed
+    caps: CapOverrides = NO_CAPS
+    said_by: Mapping[str, str] = field(default_factory=dict)  # setting ("caps.chat_tokens_per_day") -> chat selector
+
+
+NO_OVERRIDE = ChatOverride()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageContext:
+    """Account, person, memory scope and chat settings of a message.
+
+    Derived when a message arrives, and again when its turn is claimed: links and settings may have changed in between.
+    """
+
+    account: PlatformAccount  # the sender
+    person: str  # the person the account belongs to: itself unless accounts are linked
+    linked: tuple[PlatformAccount, ...] = ()  # all accounts of that person, the oldest first; () if not linked
+    scope: str  # memory scope
+    overrides: ChatOverride = NO_OVERRIDE  # of the conversation: thread over chat over guild over channel
+    parent_overrides: ChatOverride = NO_OVERRIDE  # of the chat itself, also for a thread
+
+    @property
+    def accounts(self) -> tuple[PlatformAccount, ...]:
+        """All accounts of the person, the sender's among them."""
+        return self.linked or (self.account,)
 
 
 class AccessStatus(StrEnum):
@@ -183,3 +241,215 @@ class PersonAccess:
     is_named: bool  # an owner, or admitted by their own id: no personal caps unless they are set
     blocked_as: str  # "channel:who" of a block on one of the accounts; "" = not blocked
     quota: PersonQuota
+
+
+T = TypeVar("T")
+MICROS = 1_000_000  # micro-dollars of a dollar: sums of integers do not drift
+_CENT = 10_000
+
+
+def micro_dollars(usd: float) -> int:
+    """Return US dollars in the unit of caps in money; at least 1 for any amount above 0."""
+    return max(round(usd * MICROS), 1 if usd > 0 else 0)
+
+
+def format_micro_dollars(amount: int) -> str:
+    """Return micro-dollars as people read them: at least cents, and from a cent on at most four decimals."""
+    amount = max(amount, 0)
+    whole, rest = divmod(amount if amount < _CENT else amount // 100 * 100, MICROS)
+    return f"${whole:,}.{f'{rest:06}'.rstrip('0'):0<2}"
+
+
+class CapKind(StrEnum):
+    """The caps, as metrics, refusals and the catalogue's keys name them."""
+
+    PERSON_TURNS = "person-turns"  # in ten minutes; all linked accounts of a person count together, over all bots
+    CHAT_TURNS = "chat-turns"  # in ten minutes; a chat is a parent chat with all its threads
+    OWN_TURNS = "own-turns"  # in ten minutes, of a chat: turns started by jobs
+    PERSON_TOKENS = "person-tokens"  # per day in the installation's time zone, like the caps below
+    CHAT_TOKENS = "chat-tokens"
+    OWN_TOKENS = "own-tokens"
+    HOUSE_TOKENS = "house-tokens"
+    PERSON_COST = "person-cost"  # micro-dollars per day
+    CHAT_COST = "chat-cost"
+    HOUSE_COST = "house-cost"
+
+    @property
+    def word(self) -> str:
+        """Return its name as keys of the catalogue have it."""
+        return self.value.replace("-", "_")
+
+    @property
+    def is_daily(self) -> bool:
+        """True if the cap counts tokens or money and ends at midnight."""
+        return self.value.endswith("-tokens") or self.is_cost
+
+    @property
+    def is_cost(self) -> bool:
+        """True if the cap counts micro-dollars."""
+        return self.value.endswith("-cost")
+
+    def format_amount(self, amount: int) -> int | str:
+        """Return an amount of what the cap counts as a field of the catalogue's sentences."""
+        return format_micro_dollars(amount) if self.is_cost else amount
+
+    @property
+    def is_own(self) -> bool:
+        """True if the cap limits turns that no user started."""
+        return self in (CapKind.OWN_TURNS, CapKind.OWN_TOKENS)
+
+    @property
+    def is_personal(self) -> bool:
+        """True if other users of the same chat are not affected."""
+        return self in (CapKind.PERSON_TURNS, CapKind.PERSON_TOKENS, CapKind.PERSON_COST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapNotice:
+    """A notification that a cap was exceeded; stored with the commit that sends it."""
+
+    name: str  # the cap and its subject
+    chat: str  # where the notice was sent
+    until: datetime  # when the window ends, and notices may be sent again
+    limit: int  # a changed limit starts another window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExceededCap:
+    """A cap is reached."""
+
+    cap: CapKind
+    limit: int  # turns, tokens or micro-dollars
+    until: datetime  # when use is allowed again
+    notice: CapNotice | None  # to store with the notification; None = this chat was notified in this window
+    is_quota: bool = False  # an owner set it for this person
+
+
+class CapReached(ParlourError):
+    """Raised instead of making a model call that a cap does not allow."""
+
+    def __init__(self, exceeded: ExceededCap) -> None:
+        super().__init__(exceeded.cap.value)
+        self.exceeded = exceeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapAllowance:
+    """Use and limit of one cap."""
+
+    cap: CapKind
+    used: int  # turns, tokens or micro-dollars, reserved ones included
+    limit: int
+    until: datetime | None  # when use resets (by day) or partly expires (turns); None = unused
+
+
+Release: TypeAlias = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CappedSender:
+    """The facts that caps depend on, as they were derived when the turn was claimed."""
+
+    account: PlatformAccount
+    accounts: tuple[PlatformAccount, ...]  # all accounts of the sender's person, the oldest first
+    is_named: bool  # an owner, or admitted by their own id: no personal caps unless they are set
+    caps: CapOverrides = NO_CAPS  # of the conversation
+    chat_caps: CapOverrides = NO_CAPS  # of the chat, which counts all its threads
+
+
+TOOL_CALLS = "tool-"  # begins the purpose of a usage row that is a tool call; then its kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolAllowance:
+    """Calls of one kind of tools that a person made today, and may make."""
+
+    kind: str  # as `agent.tools.tool.ToolKind` has it
+    used: int
+    limit: int
+    until: datetime  # midnight in the installation's time zone
+
+
+class ToolCallCaps(Protocol):
+    """Counts tool calls per person and day. All linked accounts of a person count together."""
+
+    def exceeded(self, kind: str, accounts: Sequence[PlatformAccount], *, call: str) -> ToolAllowance | None:
+        """Return the cap that a *call* of *kind* would exceed; None if it may run, or was counted before a restart."""
+
+    def note_refusal(self, kind: str) -> None:
+        """Count a call of *kind* that its cap refused."""
+
+    async def count(
+        self,
+        kind: str,
+        *,
+        turn: str,
+        call: str,
+        accounts: Sequence[PlatformAccount],
+        account: PlatformAccount,
+        chat: str,
+    ) -> ToolAllowance | None:
+        """Count a call that runs now; return the cap that forbids it after all: other gateways have used the rest.
+
+        *call* is its key: one that runs again after a kill is not counted again. *account* makes the call, *accounts*
+        are all of its person. Raises StoreUnavailable where several gateways count.
+        """
+
+    async def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
+        """Return use and limit of each kind that has a cap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkedAccount:
+    """One account of a person who has several. The person bears the name of their oldest."""
+
+    account: PlatformAccount
+    person: str  # the name of the person's oldest account
+    at: datetime  # when it was linked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeMove:
+    """Something of a scope that has to stand in another. It stays in the store until its files have moved."""
+
+    id: str
+    kind: str  # link, unlink, or adopt (data in the home itself)
+    source: str  # the scope that data leaves
+    target: str
+    at: datetime
+    account: PlatformAccount | None = None  # unlink: the account that becomes a person of its own
+    since: datetime | None = None  # unlink: since when the two were linked
+    keys: tuple[str, ...] = ()  # unlink: the chats of that account
+    single: tuple[str, ...] = ()  # link: which of the two persons had one account
+    ended: tuple[tuple[str, str], ...] = ()  # (chat, transcript): ended conversations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairingRequest:
+    """An account or chat without an owner's decision. Holds no message text."""
+
+    ref: str  # reference in buttons and on the command line; stable over restarts
+    channel: str  # the channel's name
+    who: str  # an admission entry: a user id, or chat:ID, guild:ID
+    name: str  # display name in one safe line; decides nothing
+    at: datetime
+    until: datetime | None = None  # expiry of the code; chats wait as long as the bot is in them
+    is_place: bool = False
+    by: str = ""  # for chats: id of the user who added the bot, if known
+    by_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PairingDecision:
+    """It is decided, now or by an earlier attempt of the same turn."""
+
+    waiting: PairingRequest
+    is_yes: bool
+
+
+class PairingRefused(UserError):
+    """Nothing is decided: no such request is pending or, with *minutes*, no code is accepted for so long."""
+
+    def __init__(self, text: str, minutes: int = 0) -> None:
+        super().__init__(text)
+        self.minutes = minutes

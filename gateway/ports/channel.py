@@ -1,21 +1,17 @@
-"""The Channel port, and the types that channels exchange with the gateway."""
+"""The contract of a channel, its optional abilities, and the records that it exchanges with the gateway."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
-from gateway.ports.conversations import ConversationStore
-from gateway.ports.files import BlobStore
-from gateway.ports.locales import in_english
-from gateway.ports.memory import SessionReader
-from gateway.ports.person_panels import PersonPanels
-from gateway.ports.workers import ConnectionClaims, SharedWindows
+from gateway.events import Attachment, DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
+from gateway.ports.conversations import ConversationStore, PersonPanels, SessionReader
+from gateway.ports.memory import BlobStore
 
 
 class IntakeVerdict(StrEnum):
@@ -263,6 +259,11 @@ class ReplyPolicies:
     every: frozenset[ReplyPolicy]  # every policy of the channel's chats
 
 
+def in_english(key: SessionKey) -> str:  # noqa: ARG001 - the same everywhere
+    """Return "en", the language of chats without a choice."""
+    return "en"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
     """Arguments a channel is built from."""
@@ -287,7 +288,7 @@ class ChannelContext:
 
     @property
     def is_shared(self) -> bool:
-        """True if other workers receive and send for this channel, too: what is in memory is not all."""
+        """True if other workers receive and send for this channel, too, and memory has a part of the state."""
         return self.connections is not None
 
     def reply_policy(self, chat: str, guild: str = "") -> ReplyPolicy:
@@ -335,3 +336,214 @@ class ChannelPlugin(Protocol):
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:
         """Return the errors of a settings block, one line each with its remedy. Uses no network."""
+
+
+@runtime_checkable
+class SupportsReplay(Protocol):
+    """A channel that takes in an event that the quarantine kept."""
+
+    async def replay(self, event: PlatformEvent) -> None:
+        """Parse *event* and hand it to `Intake.receive`, as when it came; called only while the channel is ready.
+
+        Raises Unreadable for an event that cannot be taken in any more, and what `receive` raises.
+        """
+
+
+@runtime_checkable
+class SupportsOneConnection(Protocol):
+    """A channel whose platform has one connection for a bot. Where workers share a database, one of them runs it."""
+
+    @property
+    def connection(self) -> str:
+        """Return the name of the bot, or of one of its shards, that only one process may run; no call is made for it.
+
+        It is "" if every process receives, as by a webhook.
+        """
+
+    async def run_sender(self) -> None:
+        """Be ready to send, without the connection, until cancelled: another worker runs it. Raises as `run`."""
+
+
+class ChannelShard(SupportsOneConnection, Protocol):
+    """One connection of a channel with several."""
+
+    async def run(self) -> None:
+        """Receive over this connection; see `Channel.run`."""
+
+    def is_ready(self) -> bool:
+        """Return True if this connection is up; see `Channel.is_ready`."""
+
+
+@runtime_checkable
+class SupportsShards(Protocol):
+    """A channel whose platform divides the chats of a bot over several connections, each of which exists once.
+
+    The supervisor runs each of them instead of the channel; workers that share a database may have some each.
+    """
+
+    async def shards(self) -> Sequence[ChannelShard]:
+        """Return the connections in order, the same ones until a restart. Raises as `Channel.run`."""
+
+
+@runtime_checkable
+class SupportsCommandPrefix(Protocol):
+    """A kind on whose platform "/stop" does not reach us everywhere."""
+
+    def command_prefix(self, key: SessionKey) -> str:
+        """Return the prefix of commands in the chat *key*, including a trailing blank where one is typed."""
+
+
+@runtime_checkable
+class SupportsFiles(Protocol):
+    """A channel whose messages can carry files in."""
+
+    def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
+        """Yield the file in pieces as the platform sends them; the caller stops when it has had enough.
+
+        Raises FileUnavailable. An address that the platform did not make is never followed, and no
+        address is logged: some hold the token.
+        """
+
+
+@runtime_checkable
+class SupportsSenderLookup(Protocol):
+    """A channel whose platform gives people rights that can be taken from them: roles, membership, being an admin."""
+
+    async def sender(self, message: InboundMessage) -> Sender:
+        """Return the sender of *message* with current roles, guest and admin flags from the platform.
+
+        Facts received or looked up within five minutes count, unless the platform has reported a change since.
+        Raises SendFailed if the platform cannot be asked or does not answer within a few seconds.
+        """
+
+
+@runtime_checkable
+class SupportsHistory(Protocol):
+    """A channel that returns earlier messages of a chat, from its platform or from its own memory."""
+
+    async def messages_before(
+        self, message: InboundMessage, *, since: datetime | None, limit: int
+    ) -> Sequence[InboundMessage]:
+        """Return users' messages before *message* in its chat or thread, oldest first, without the bot's own.
+
+        The result holds the start of the thread, which may be the bot's own, and the newest *limit* messages, all newer
+        than *since*, with the sender facts that admission needs. Where the bot receives all messages anyway, it holds
+        the start alone, and only for a thread that begins. Raises SendFailed if the platform cannot be asked.
+        """
+
+
+@runtime_checkable
+class SupportsSendTurns(Protocol):
+    """A channel whose platform limits the messages of all its chats together, so that one waits for the others."""
+
+    async def wait_turn(self, key: SessionKey) -> bool:
+        """Return when the next message to *key* may be sent: False if that was at once. Chats are served in turn.
+
+        Delivery waits here before it marks a part as `sending` and before it takes one of the channel's connections.
+        A turn that is not used is kept for the chat's next message.
+        """
+
+    def try_turn(self, key: SessionKey) -> bool:
+        """Take the turn of the next message to *key* if it is now; return False if it has to be waited for."""
+
+
+@runtime_checkable
+class SupportsReactions(Protocol):
+    """A channel that acknowledges messages by a reaction, which goes when their answer is delivered."""
+
+    def remove_reactions(self, key: SessionKey) -> None:
+        """Remove the reactions of the messages of *key* that have ended: a part is stored as sent, or given up.
+
+        Returns at once; failures are logged.
+        """
+
+
+@runtime_checkable
+class SupportsLogin(Protocol):
+    """A channel that people log in to."""
+
+    name: str
+
+    @property
+    def wrong_codes(self) -> int:
+        """The number of wrong codes since the start."""
+
+    async def issue_code(self, name: str = "") -> str:
+        """Return a login code, good once; "" is the owner's. Raises UserError for an invalid name."""
+
+    async def logged_in(self) -> Sequence[Mapping[str, object]]:
+        """Return the users that are logged in: `who`, the number of `browsers`, and `until`."""
+
+    async def log_out(self, who: str) -> int:
+        """End every login of *who* at once; return the number of browsers."""
+
+
+class HistoryReader(Protocol):
+    """Access to the messages before a mention, restricted to senders that the chat admits."""
+
+    async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
+        """Return the messages, oldest first; () if the platform did not answer in time. Never raises.
+
+        The start of the thread of *message* comes first, also the bot's own; an author that the chat does not admit
+        is UNKNOWN.
+        """
+
+    def admits(self, message: InboundMessage, sender: str) -> bool:
+        """Return True if the person *sender* is admitted in the chat of *message*."""
+
+
+class ConnectionClaims(Protocol):
+    """Which worker has which connection. Names are `<channel>:<connection>` (`SupportsOneConnection`)."""
+
+    async def acquire(self, name: str) -> None:
+        """Return when the connection is ours, and no other worker's, until it is lost or released."""
+
+    async def wait_lost(self, name: str) -> bool:
+        """Return when the connection is to be ended: True if another worker should have it, and it is to be released.
+
+        False if the database has not said for `DEAD_AFTER` that it is ours: others may have it.
+        """
+
+    def release(self, name: str) -> None:
+        """Give the connection to the next worker that waits for it, within the next look; idempotent."""
+
+
+class SharedWindows(Protocol):
+    """Carries frames between the workers that serve windows of the same chats. *key* is a conversation's.
+
+    A frame is the channel's JSON text in ASCII. Frames of one worker arrive in the order in which it gave them, each
+    once; a frame that was lost with a session of the database is made good by `refresh`.
+    """
+
+    async def watch(self, chat: SessionKey) -> None:
+        """Receive the frames of *chat*: all that are sent after the return. Raises StoreUnavailable."""
+
+    def unwatch(self, chat: SessionKey) -> None:
+        """Receive no more frames of *chat*."""
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Return True if another worker has windows of the chat of *key*; False for chats that are not ours."""
+
+    async def send(self, key: SessionKey, frame: str) -> None:
+        """Give *frame* to every other worker that watches; it is durable on return. Raises StoreUnavailable."""
+
+    def post(self, key: SessionKey, frame: str, *, slot: str = "") -> None:
+        """Give *frame* soon; of those with the same *slot* that wait, only the last one is given."""
+
+    def subscribe(
+        self,
+        channel: str,
+        receive: Callable[[SessionKey, str], None],
+        repeat: Callable[[SessionKey], None],
+        refresh: Callable[[], None],
+    ) -> None:
+        """Call *receive* with each frame from another worker for *channel*.
+
+        *repeat* is called with one of our chats when another worker opens a window of it: activity and preview are to
+        be posted again. *refresh* is called after a frame may have been lost: windows are to read their history again.
+        """
+
+
+def channel_wide_key(block: str) -> SessionKey:
+    """Return the key that stands for all chats of a channel's block, for what is said to no chat: menus, a login."""
+    return SessionKey(block, "*")

@@ -1,7 +1,4 @@
-"""Conversations: the sessions of one person on a channel where they have several, like the threads of a chat.
-
-The chat itself, `web:ann`, is the first conversation; the others are `web:ann/<id>`. All share the person's memory.
-"""
+"""Views of a person for channels: conversations and their messages, memory, reminders and models."""
 
 from __future__ import annotations
 
@@ -10,7 +7,68 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from gateway.events import SessionKey
+from gateway.events import AnswerSource, Attachment, MessageButton, SessionKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisplayedMessage:
+    """One message as people saw it."""
+
+    id: str  # "<turn>/<n>": stable over reloads
+    turn: str
+    role: str  # user, assistant, command, notice; divider = /new ended a transcript here
+    text: str
+    at: datetime
+    name: str = ""  # display name, for user lines
+    message_id: str = ""  # the platform's (or the page's own) id of a user line
+    state: str = "done"  # waiting = accepted, not answered yet
+    typed: str = ""  # the user's part of `text`, without the lines that name files
+    attachments: tuple[Attachment, ...] = ()  # stored files received or sent with it
+    quoted_files: tuple[Attachment, ...] = ()  # of the message that it quoted
+    replaces: str = ""  # id of the user line that this one, a user line, is another version of
+    is_others: bool = False  # `text` was forwarded from another author
+    is_press: bool = False  # `text` is the command of a button; nobody wrote it
+    is_partial: bool = False  # an answer that was stopped, or whose stream broke
+    links: tuple[str, ...] | None = None  # as in OutboundMessage
+    sources: tuple[AnswerSource, ...] = ()  # of the turn's answer, which `text` lists
+    part: str = ""  # the message part that has `choices`
+    choices: tuple[MessageButton, ...] = ()  # buttons that can still be pressed
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayedPage:
+    """Consecutive messages of a conversation, oldest first."""
+
+    lines: tuple[DisplayedMessage, ...]
+    before: str = ""  # the position where they begin; "" if no messages are before them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """A line of `parlour sessions list`."""
+
+    key: SessionKey
+    transcript: str
+    messages: int
+    updated_at: datetime
+
+
+class SessionReader(Protocol):
+    """Read access to conversations."""
+
+    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
+        """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
+
+    async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
+        """Return the messages of *turns* turns before the position *before*, by default the newest ones.
+
+        Pages go back through the transcripts that /new ended. The newest one has pending and waiting messages besides.
+        None for a position that is not one of this conversation.
+        """
+
+    async def all(self) -> tuple[SessionInfo, ...]:
+        """Return every session, the most recently used first."""
+
 
 MOST_CONVERSATIONS = 1_000  # of one person
 LONGEST_TITLE = 80  # characters
@@ -80,3 +138,65 @@ class ConversationStore(Protocol):
 
     async def search(self, chat: SessionKey, query: str, *, limit: int) -> ConversationHits:
         """Return messages of *chat* that contain each word of *query*, in any case; not of deleted conversations."""
+
+
+MOST_LINES = 500  # of a panel; the memory itself is limited to fewer
+
+
+@dataclass(frozen=True, slots=True)
+class LineSource:
+    """Source of a remembered line."""
+
+    text: str  # Markdown, in the language of the chat
+    change: str  # the version that brought it, as `/memory undo` takes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReminderEntry:
+    """A reminder that is still to come, or is paused."""
+
+    id: str
+    key: SessionKey  # the conversation that it was set in
+    text: str
+    at: str  # local wall time of the next slot, ISO
+    when: str  # the same in words, with its time zone
+    repeat: str = ""  # its rule
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOffer:
+    """The model that answers in a chat, and those that `/model` offers there."""
+
+    current: str
+    offered: Sequence[str]
+    is_offline: bool = False  # no model is configured: the built-in one answers
+    chosen_effort: str = ""  # by `/effort` in the chat; "" = as the settings have it
+
+
+class PersonPanels(Protocol):
+    """Reads the memory, the reminders and the models of the person whose direct chat *key* is."""
+
+    async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
+        """Return the remembered lines, at most `MOST_LINES`, pending writes included."""
+
+    def search_limitation(self, key: SessionKey) -> str:
+        """Return the sentence about a search by words alone, in the chat's language; "" if it is by meaning too."""
+
+    async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
+        """Return the source of a remembered line, None for an unknown line."""
+
+    async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
+        """Return the reminders, the next one first."""
+
+    def models(self, key: SessionKey) -> ModelOffer:
+        """Return the models of the chat."""
+
+    def has_locale(self, key: SessionKey) -> bool:
+        """Return True if language and time zone of the person are known."""
+
+    def page_language(self, key: SessionKey, languages: Sequence[str]) -> str:
+        """Return the language of the page for a browser that prefers *languages*; a choice or setting wins over it."""
+
+    async def note_locale(self, key: SessionKey, *, languages: Sequence[str], zone: str) -> None:
+        """Store what the person's browser says, unless they chose a language or zone. Raises StoreUnavailable."""

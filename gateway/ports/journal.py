@@ -1,19 +1,17 @@
-"""The records of accepted messages, turns, jobs and usage."""
+"""The records of accepted messages, turns, jobs, usage and deliveries."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from gateway.events import InboundKind, InboundMessage, MessagePart, OutboundMessage, Role, SessionKey
-from gateway.ports.access import AuditEntry
-from gateway.ports.caps import CapNotice
+from gateway.ports.access import AuditEntry, CapNotice
 
 Line: TypeAlias = Mapping[str, Any]  # one transcript line
-CALL_NOTED_AFTER = timedelta(milliseconds=50)  # shorter calls leave no row if killed
 
 
 # Prefixes of the message ids of jobs that a person set: a reminder, the end of a task, a call that was approved.
@@ -23,6 +21,9 @@ SET_BY_PERSON = ("job:remind/", "job:task/", "job:allowed/")
 def is_set_by_person(message: InboundMessage) -> bool:
     """Return True for a job that its sender set; it needs their access and has their role when it runs."""
     return message.kind is InboundKind.JOB and message.message_id.startswith(SET_BY_PERSON)
+
+
+EXPIRES = timedelta(hours=24)  # older messages expire, with one notice per chat
 
 
 class AcceptOutcome(StrEnum):
@@ -185,16 +186,6 @@ class JobAdvance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobQueueStats:
-    """How the unfinished jobs of one kind stand."""
-
-    kind: str
-    waiting: int  # due and not leased
-    lag_seconds: float  # age of the oldest due job
-    later: int  # scheduled or postponed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCommit:
     """Everything a turn leaves behind, in one transaction."""
 
@@ -236,52 +227,97 @@ class UsageRow:
     is_own: bool = False  # the turn was started by a job
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetter:
-    """Something that will not be tried again, kept 90 days for the operator."""
+LinkFinder = Callable[[str], tuple[str, ...]]  # returns the addresses in a Markdown text that may be links, comparable
 
-    id: str  # inbox:<seq> or a part id
+
+class PartState(StrEnum):
+    """State of a part. A part found `sending` at start is unknown."""
+
+    PENDING = "pending"
+    SENDING = "sending"  # stored before the platform is called
+    SENT = "sent"
+    UNKNOWN = "unknown"  # perhaps sent; looked up by the platform's key, else resent with a notice
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxPart:
+    """A frozen part and its ledger entry."""
+
+    part: MessagePart
+    state: PartState
+    attempts: int = 0
+    message_id: str = ""  # the platform's id once sent; before that, the placeholder's
+    at: datetime | None = None  # when it entered this state, if known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingDelivery:
+    """The oldest undelivered message of a chat."""
+
+    message: OutboundMessage
+    parts: tuple[OutboxPart, ...]  # empty until frozen
+    preview: OutboxPart | None  # the turn's row 0, to be adopted by the answer's first part
+    is_marked: bool = False  # its commit marked the first part as sending, for an attempt that was not made yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedDelivery:
+    """A chat whose oldest message was not delivered yet, although it was tried or its platform asked us to wait."""
+
     key: SessionKey
-    reason: str
-    at: datetime
+    since: datetime  # the first wait
+    until: datetime  # the next attempt
+    reason: str  # for the operator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnTrace:
-    """Everything the journal knows of one turn, for `parlour turn`."""
+class Preview(Protocol):
+    """One turn's streaming preview. `show` and `status` return at once and never fail the turn."""
 
-    turn: str
-    key: SessionKey
-    inbox: tuple[Mapping[str, Any], ...]
-    steps: tuple[Mapping[str, Any], ...]
-    record: Mapping[str, Any] | None
-    parts: tuple[Mapping[str, Any], ...]
-    usage: tuple[UsageRow, ...]
-    dead: tuple[DeadLetter, ...]
+    @property
+    def shown_at(self) -> datetime | None:
+        """Time when the first words were shown in the chat; None before."""
 
+    def show(self, text: str, links: LinkFinder | None = None) -> None:
+        """Offer the full text so far; the last one wins, at the channel's own pace.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnQuery:
-    """The turns that an operator looks for. All fields that are set apply."""
+        *links* returns the only addresses of a text that may be links; None = all may.
+        """
 
-    chat: SessionKey | None = None  # with its threads
-    scope: str = ""  # of the threads of `chat`, where others are to be left out
-    accounts: tuple[str, ...] = ()  # names of accounts: turns that one of them caused
-    since: datetime | None = None
-    until: datetime | None = None  # exclusive
-    limit: int = 50
+    def status(self, text: str) -> None:
+        """Show the current action (a tool's name) if the channel can; an empty text clears it."""
+
+    async def close(self) -> None:
+        """Stop editing and typing, on every path. Waits briefly for the running call.
+
+        The turn's answer is not sent before that call has ended.
+        """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnSummary:
-    """One line about a turn, without a word of it."""
+class NullPreview:
+    """A preview without effect."""
 
-    turn: str
-    key: SessionKey
-    outcome: str  # "running" for a turn that has not ended
-    at: datetime
-    failure: str = ""
-    calls: int = 0
-    tokens: int = 0
-    known_cost: float = 0.0
-    unpriced_calls: int = 0
+    shown_at: datetime | None = None
+
+    def show(self, text: str, links: LinkFinder | None = None) -> None:
+        """Show nothing."""
+
+    def status(self, text: str) -> None:
+        """Show nothing."""
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class PreviewFactory(Protocol):
+    """Creates previews of turns. Implemented by delivery, which owns the rate limits."""
+
+    def open(self, lease: TurnLease, language: str) -> Preview:
+        """Start typing in the chat; *language* is that of our own sentences. Stores nothing before the first words."""
+
+    def plan_at_once(self, message: OutboundMessage) -> tuple[MessagePart, ...]:
+        """Return the parts of *message* if it can be sent as soon as its turn is stored; none if it has to wait."""
+
+    def is_watched(self, key: SessionKey) -> bool:
+        """Return True if a user would see a stream in this chat now (streaming costs CPU)."""

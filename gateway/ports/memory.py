@@ -1,160 +1,461 @@
-"""Memory access for the gateway and the channels, implemented by the agent."""
+"""The records of what is remembered: transcripts, documents, history, files and proposals, and their erasure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Protocol
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias
 
-from gateway.events import AnswerSource, Attachment, MessageButton, SessionKey
+from gateway.errors import ParlourError
+from gateway.events import Attachment, SessionKey
+
+MIRROR = "mirror.id"  # file of a home that names its mirror, which the store knows
+UNINDEX = "unindex"  # kind of the job that is queued when a commit deletes messages; `files` are digests of theirs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DisplayedMessage:
-    """One message as people saw it."""
+class StoredTurn:
+    """A committed turn. `body` is its lines as bytes of JSON, each with a newline, the `end` line last."""
 
-    id: str  # "<turn>/<n>": stable over reloads
+    seq: int  # rises within a session
     turn: str
-    role: str  # user, assistant, command, notice; divider = /new ended a transcript here
-    text: str
+    key: SessionKey
+    transcript: str
+    from_index: int
+    to_index: int  # exclusive; equal to from_index for a turn without messages
     at: datetime
-    name: str = ""  # display name, for user lines
-    message_id: str = ""  # the platform's (or the page's own) id of a user line
-    state: str = "done"  # waiting = accepted, not answered yet
-    typed: str = ""  # the user's part of `text`, without the lines that name files
-    attachments: tuple[Attachment, ...] = ()  # stored files received or sent with it
-    quoted_files: tuple[Attachment, ...] = ()  # of the message that it quoted
-    replaces: str = ""  # id of the user line that this one, a user line, is another version of
-    is_others: bool = False  # `text` was forwarded from another author
-    is_press: bool = False  # `text` is the command of a button; nobody wrote it
-    is_partial: bool = False  # an answer that was stopped, or whose stream broke
-    links: tuple[str, ...] | None = None  # as in OutboundMessage
-    sources: tuple[AnswerSource, ...] = ()  # of the turn's answer, which `text` lists
-    part: str = ""  # the message part that has `choices`
-    choices: tuple[MessageButton, ...] = ()  # buttons that can still be pressed
-
-
-@dataclass(frozen=True, slots=True)
-class DisplayedPage:
-    """Consecutive messages of a conversation, oldest first."""
-
-    lines: tuple[DisplayedMessage, ...]
-    before: str = ""  # the position where they begin; "" if no messages are before them
+    outcome: str
+    body: bytes
+    new_transcript: str = ""  # the one that begins after this turn
+    inbox: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionInfo:
-    """A line of `parlour sessions list`."""
+class StoredWindow:
+    """The turns that a conversation's next prompt is made from."""
+
+    turns: Sequence[StoredTurn]  # from the one that holds the replay start on
+    replay_from: int = 0  # index of the first message that is sent
+    snapshot: bytes = b""  # body of the newest earlier turn with a snapshot, where `turns` have none
+    texts: Mapping[str, str] = field(default_factory=dict)  # of the last snapshot, by digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEnd:
+    """The end of a transcript, up to a turn."""
+
+    last: bytes = b""  # body of the last turn; empty without any
+    last_turn: str = ""
+    last_at: datetime | None = None
+    ended: str = ""  # turn that /new, or a link, ended the transcript with; "" for a session's current one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranscriptHead:
+    """The last turn of a transcript."""
 
     key: SessionKey
     transcript: str
-    messages: int
-    updated_at: datetime
-
-
-class SessionReader(Protocol):
-    """Read access to conversations."""
-
-    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
-        """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
-
-    async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
-        """Return the messages of *turns* turns before the position *before*, by default the newest ones.
-
-        Pages go back through the transcripts that /new ended. The newest one has pending and waiting messages besides.
-        None for a position that is not one of this conversation.
-        """
-
-    async def all(self) -> tuple[SessionInfo, ...]:
-        """Return every session, the most recently used first."""
-
-
-MEMORY = "_memory"  # the project of transcripts and memory; others are document folders
+    seq: int
+    turn: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchHit:
-    """Something found. Sources are named as in the scope; lines count from 1 (in conversations: messages)."""
+class StaleFile:
+    """A transcript whose file has lines that were changed or removed since they were written."""
 
-    source: str
-    line: int
+    scope: str
+    key: SessionKey
+    transcript: str
+    changes: int
+
+
+def anchor_index(line: Mapping[str, Any] | None) -> int:
+    """Return the index that replay starts at according to a pointer or mark, 0 without one."""
+    for name in ("replay_from", "last_consolidated"):
+        value = line.get(name) if line else None
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
+
+
+REPOSITORY = "memory/.git"  # path of a stale repository, which is to be begun again
+_AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
+_EDITED = ("SOUL.md", "USER.md", "memory/MEMORY.md")
+_MIRRORED = ("memory/.git/", "memory/.git.", "memory/.mirror/", "memory/epoch.txt", "memory/.writing")
+_SHOWN = 8  # characters of a change's id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeDocument:
+    """A text of a scope. `rev` is the sha256 of its bytes, "" if the text does not exist."""
+
+    name: str
     text: str
-    score: float = 0.0
-    at: datetime | None = None  # time of the message or entry, in the scope's zone
-    end: int = 0  # its last line; 0 = `line`
-    who: str = ""  # speaker's name; "" for the bot's answers
-    role: str = ""  # user or assistant for messages, "" for documents
-    origin: str = ""  # untrusted or tainted, if any text in it is (docs/adr/0015)
-    before: str = ""  # the message right before, with its speaker; often ""
-    after: str = ""
-    coverage: float = 0.0  # share of the query's words, by their weight, that it contains; about 0 to 1
-    similarity: float = 0.0  # cosine of its and the query's vectors minus the mean of the index; 0 without vectors
+    rev: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MissingTime:
-    """A time, or a conversation, that a query names and from which nothing is stored; times in the scope's zone."""
+class DocumentChange:
+    """One change of a scope's documents. Its id never changes, not even by an erasure."""
 
-    start: datetime | None = None
-    end: datetime | None = None
-    is_to_come: bool = False
-    nearest: tuple[datetime, ...] = ()  # of what is stored, the last before and the first after
-    conversations: int | None = None  # how many there were, if the query names one that there was not
+    id: str  # eight hex digits; of a change from before documents were rows, the forty of its git commit
+    number: int  # rises by one within a scope
+    at: datetime
+    why: str  # the cause: a job's or an entry's id, a command, `edited by hand`
+    by: str = ""  # the person who wanted it
+    names: tuple[str, ...] = ()  # the documents that changed
+    undoes: str = ""  # id of the change that it reverts, or goes back behind
+
+    @property
+    def short(self) -> str:
+        """The id as people are shown it."""
+        return self.id[:_SHOWN]
 
 
-class SearchHits(list[SearchHit]):
-    """Search hits, best first, and the limits of the search."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentState:
+    """The documents after a change, by name, without empty ones."""
 
-    def __init__(
-        self,
-        hits: Iterable[SearchHit] = (),
-        *,
-        is_words_only: bool = False,
-        is_building: bool = False,
-        has_more: bool = False,
-        is_seed: bool = False,
-        missing: Sequence[MissingTime] = (),
-    ) -> None:
-        """*is_words_only*: the embedder was unavailable. *is_building*: the index may have more in a minute.
+    change: DocumentChange
+    texts: Mapping[str, str]
 
-        *has_more*: the next page is not empty. *is_seed*: they are from the seed profile. *missing*: times that the
-        query names and from which nothing is stored, so that the hits are from others.
+
+@dataclass(frozen=True, slots=True)
+class TextChange:
+    """A document's new text, and the rev that it replaces."""
+
+    was: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeHead:
+    """The state of a scope's documents now, without their texts."""
+
+    number: int = 0  # of the newest change
+    epoch: str = ""  # changes when something of the scope is erased
+    revs: Mapping[str, str] = field(default_factory=dict)  # by document, without empty ones
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalePath:
+    """A file of the mirror that is to be written again."""
+
+    scope: str
+    path: str  # inside the scope's folder
+    changes: int
+
+
+class DocumentStore(Protocol):
+    """A scope's texts, changed by compare-and-set."""
+
+    async def read(self, scope: str, name: str) -> ScopeDocument:
+        """Return the current text."""
+
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
+        """Replace the text if its rev is still *was*; return None after a concurrent change.
+
+        *why* names the cause (a job, an entry, a command), *by* the person who asked for it, if any.
         """
-        super().__init__(hits)
-        self.is_words_only = is_words_only
-        self.is_building = is_building
-        self.has_more = has_more
-        self.is_seed = is_seed
-        self.missing = tuple(missing)
+
+    async def epoch(self, scope: str) -> str:
+        """Return a value that changes whenever something of *scope* is erased."""
+
+
+def document_file(name: str) -> str:
+    """Return the path of a document's file inside its scope's folder."""
+    return name if name in _AT_THE_TOP else f"memory/{name}"
+
+
+def is_mirrored(path: str) -> bool:
+    """Return True if *path*, inside a scope's folder, is of the mirror of documents, or was of their earlier files."""
+    return path.startswith(_MIRRORED) or any(path == each or path.startswith(f"{each}.unreadable-") for each in _EDITED)
+
+
+def rev_of(text: str) -> str:
+    """Return the rev of a document with *text*."""
+    return hashlib.sha256(text.encode()).hexdigest() if text else ""
+
+
+HISTORY_JSONL, RAW_JSONL = "history.jsonl", "raw.jsonl"
+HISTORY_MD = "HISTORY.md"  # stale when entries were changed; where they were added alone, only history.jsonl is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions:
-    """Options of a search. Times exclude other hits of memory; a naive time is in the scope's zone."""
+class HistoryEntry:
+    """One entry of the history: a summary, and the messages of the session that it summarises."""
 
-    project: str = MEMORY
-    limit: int = 10  # hits of a page
-    page: int = 1  # from 1
-    since: datetime | None = None
-    until: datetime | None = None  # exclusive
-    embed_timeout: float | None = None  # seconds until the search uses words alone
+    timestamp: str  # "YYYY-MM-DD HH:MM", in the scope's zone
+    content: str
+    cursor: int = 0  # assigned by the store
+    session: str = ""
+    start: int = 0  # `from` in the file
+    end: int = 0  # `to`, exclusive
+    origin: str = ""  # user, assistant, owner, untrusted
+    entry: str = ""  # its id; the same id is never stored twice
+    raw: str = ""  # the file that holds the messages, if no model could summarise them
+    sources: Mapping[str, int] = field(default_factory=dict)  # fingerprint of a remembered line -> message
+    keys: Mapping[str, str] = field(default_factory=dict)  # the same -> words that the line is found by
 
 
-SEARCH_DEFAULTS = SearchOptions()
+class MarkKind(StrEnum):
+    """Kinds of short texts that are stored by name."""
+
+    KEYS = "keys"  # fingerprint of a line that no summary added -> words that it is found by
+    USED = "used"  # fingerprint of a line of MEMORY.md -> when it was used last
+    FLUSHED = "flushed"  # session -> the compaction cycle that was flushed last
+    DREAM = "dream"  # one name -> an unfinished Dream
+    IMPORTED = "imported"  # fingerprints of what was imported
 
 
-class SearchIndex(Protocol):
-    """Recall inside one scope; the scope comes from the turn's principal, never from a model."""
+PRINTED_MARKS = (MarkKind.KEYS, MarkKind.USED, MarkKind.FLUSHED, MarkKind.IMPORTED)  # each kind is a file
 
-    async def search(self, scope: str, query: str, options: SearchOptions = SEARCH_DEFAULTS) -> SearchHits:
-        """Return the best hits of *scope* and of `shared`, best first, within the token budget of a page."""
 
-    async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
-        """Return the lines around a location from a search, in order; nothing for an unknown location."""
+def mark_file(kind: str) -> str:
+    """Return the name of the file that marks of a kind are printed to."""
+    return f".{kind}.json"
 
-    def note(self, scope: str) -> None:
-        """Note a write in *scope*. It is indexed when the process is idle; a search indexes it at once."""
 
-    async def projects(self, scope: str) -> Sequence[str]:
-        """Return the names of the projects with documents, sorted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredNote:
+    """A dated note, or an archive of MEMORY.md."""
+
+    body: bytes
+    owner: str = ""  # account of a note that names no session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteChange:
+    """A note's new text, and the text that it replaces; None for a note that does not exist."""
+
+    was: bytes | None
+    body: bytes | None
+
+
+Marks = Mapping[str, str | None]  # by name; None removes one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeHistory:
+    """All that is stored of a scope. Entries and raw messages are lines of their files, in order."""
+
+    entries: Sequence[bytes] = ()
+    raws: Sequence[bytes] = ()
+    notes: Mapping[str, StoredNote] = field(default_factory=dict)  # by file name
+    marks: Mapping[MarkKind, Mapping[str, str]] = field(default_factory=dict)
+    cursor: int = 0  # the last that was assigned
+    dream_cursor: int = 0  # of the last entry that Dream has processed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryRevs:
+    """Texts that change with what is stored of a scope; "" where nothing was stored."""
+
+    entries: str = ""
+    keys: str = ""  # of the marks
+    notes: Mapping[str, str] = field(default_factory=dict)  # by file name
+
+
+class HistoryStore(Protocol):
+    """The history of a scope: entries and raw messages, notes, and marks; rows of a gateway, files of the library.
+
+    Methods return when a write is durable, and raise StoreUnavailable or OSError otherwise.
+    """
+
+    async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:
+        """Store the entries, each id once, and return them as stored.
+
+        Cursors rise within a scope and are never reused. The summary of messages that were kept raw replaces the text
+        of their entry, whose cursor and time stay.
+        """
+
+    async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
+        """Store messages that no model could summarise, and *entry*, which names their range. Idempotent by its id."""
+
+    async def find(self, scope: str, entry: str) -> HistoryEntry | None:
+        """Return the entry with this id, or None."""
+
+    async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
+        """Return at most *limit* entries after *cursor*, the oldest first."""
+
+    async def revs(self, scope: str) -> HistoryRevs:
+        """Return the revs of entries, keys and notes."""
+
+    async def note_names(self, scope: str) -> Sequence[str]:
+        """Return the file names of the notes, in order."""
+
+    async def note(self, scope: str, name: str) -> bytes | None:
+        """Return a note's text, or None."""
+
+    async def marks(self, scope: str, kind: MarkKind) -> Mapping[str, str]:
+        """Return the marks of a kind."""
+
+    async def write(
+        self,
+        scope: str,
+        *,
+        notes: Mapping[str, NoteChange] | None = None,
+        marks: Mapping[MarkKind, Marks] | None = None,
+    ) -> bool:
+        """Change notes and marks together; return False, without effect, if a note is not what it was."""
+
+
+BYTES = "bytes"  # the folder of a scope that has the bytes of its large files, where they are in the home
+
+
+class FileKind(StrEnum):
+    """The use of a file. Names are unique within a scope and a kind."""
+
+    ATTACHMENT = "attachment"  # received or sent; the name is the SHA-256 of its bytes, and so with the next two
+    TEXT = "text"  # of a prompt snapshot
+    RESULT = "result"  # of a tool, longer than a page
+    WORKSPACE = "workspace"
+    DELETED = "deleted"  # replaced or deleted in the workspace; the name is the id that restores it
+    CALL = "call"  # a finished call that changed the workspace, by its id; it has no bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeFile:
+    """A file of a scope. The store sets *digest*, *size* and *place* from the bytes."""
+
+    kind: FileKind
+    name: str
+    at: datetime  # of its last change, or of its last use for kinds that are named by their bytes
+    is_untrusted: bool = False  # a call wrote it that untrusted text may have caused
+    original: str = ""  # what a DELETED file was called; a CALL may name a file
+    digest: str = ""  # SHA-256, hexadecimal
+    size: int = 0  # bytes
+    place: str = ""  # of the bytes; another one whenever they are written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeFileChange:
+    """A change of one file.
+
+    *was* is the file as it was read; None = no file has the name of *now*. *now* is the file after the change, which
+    may have another kind and name; None = it is removed. *data* are its new bytes; None = those of *was*.
+    """
+
+    was: ScopeFile | None = None
+    now: ScopeFile | None = None
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileTotal:
+    """Number and size of files."""
+
+    count: int = 0
+    size: int = 0  # bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimit:
+    """Limit of the files of *kinds* after a change: *count* for each kind, *size* for all together."""
+
+    kinds: Collection[FileKind]
+    count: int
+    size: int  # bytes
+
+
+class FilesFull(ParlourError):
+    """A change would exceed a limit. *totals* are those of its kinds before the change."""
+
+    def __init__(self, totals: Mapping[FileKind, FileTotal]) -> None:
+        super().__init__("the files of this scope have reached their limit")
+        self.totals = totals
+
+
+class BlobStore(Protocol):
+    """Attachments by reference, for channels and tools. A reference is ``<scope>/<sha256>`` and names nothing else."""
+
+    async def put(self, scope: str, data: bytes) -> str:
+        """Store *data* durably and return its reference; the same bytes again change nothing."""
+
+    async def get(self, reference: str) -> bytes | None:
+        """Return the bytes; None when they are lost, or are not what their name says."""
+
+    async def measure(self, reference: str) -> int | None:
+        """Return the number of bytes; None if nothing is stored."""
+
+    def stream(self, reference: str) -> AsyncIterator[bytes]:
+        """Yield the bytes. Raise FileUnavailable when they are lost, or before the last of them if they are damaged."""
+
+
+class AttachmentFetcher(Protocol):
+    """Fetches the bytes of attachments of admitted messages."""
+
+    async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
+        """Return the whole file, within the size limit of the settings.
+
+        Raises FileUnavailable with a short phrase for users ("larger than 20 MB").
+        """
+
+
+CACHE = "memory-cache.db"  # begins the names of the files that said how a home's copy compared with the database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierFile:
+    """A file of a scope."""
+
+    path: str  # within the scope's folder
+    size: int  # bytes
+    modified: int  # nanoseconds since 1970
+    object: str = ""  # the object that has the content; empty = the database has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProposal:
+    """A stored change. `body` is JSON, with the `session` and the `person` that are asked, where there are any."""
+
+    name: str  # identifies it in its scope
+    at: datetime
+    expires_at: datetime
+    body: Mapping[str, Any]
+
+
+FORGET, PURGE = "forget", "purge"  # kinds of the jobs whose payload has the words that are erased from their scope
+FORGOTTEN = "forgotten"  # that of a FORGET when no running turn or job has read the words: what is stored stays
+Redaction: TypeAlias = Callable[[Any], Any]  # maps a JSON value to its redacted form, or to itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureFilter:
+    """Which rows may be touched."""
+
+    keys: frozenset[SessionKey]
+    scope: str | None = None  # jobs of this scope; None = no jobs
+    sender: str = ""  # user id: only this user's messages and their turns; "" = all users'
+    upto: int = 0  # newest inbox row to include; 0 = all
+    spared_kinds: frozenset[str] = frozenset()  # of jobs to leave unchanged
+    is_over: bool = False  # only ended rows with written transcripts; waiting and running ones stay
+
+
+Meant: TypeAlias = Callable[[str, bytes], bool]  # (channel, stored bytes)
+
+
+class UnscopedData(Protocol):
+    """Data that channels keep outside scopes: quarantined events and uploaded files."""
+
+    async def forget(self, is_meant: Meant, *, tokens: Collection[str] = ()) -> int:
+        """Blank matching events and remove matching files, those named in *tokens* included; return their number."""
+
+
+FACTS_EXPIRE = timedelta(days=30)  # what was learned is tried again then: providers change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFact:
+    """One fact. There is one of each name for a model; nothing in it is about a person."""
+
+    model: str  # and the digest of its server's address (agent/llm/chat_model.py, `SupportsFacts`)
+    name: str  # of an ability that it lacks, "window" or "calls_as_text"
+    value: str = ""
+    at: datetime  # when it was learned

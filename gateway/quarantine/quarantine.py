@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import structlog
 
 from gateway.errors import ParlourError, UnreadableEvent, UserError
-from gateway.ports import EventOrigin, MetricsRecorder, PlatformEvent
+from gateway.ports.channel import EventOrigin, PlatformEvent
+from gateway.ports.metrics import MetricsRecorder
 from gateway.quarantine.quarantine_folder import KEPT, KILLED, MOST, STRUCK, UNTOLD, WORKING, LastWork, QuarantineFolder
 
 log = structlog.get_logger(__name__)

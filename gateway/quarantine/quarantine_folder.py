@@ -17,9 +17,9 @@ from pathlib import Path
 
 import structlog
 
+from gateway.durable_files import sync_folder
 from gateway.errors import StoreUnavailable
-from gateway.ports import EventOrigin, PlatformEvent
-from gateway.ports.durable_files import sync_folder
+from gateway.ports.channel import EventOrigin, PlatformEvent
 
 log = structlog.get_logger(__name__)
 

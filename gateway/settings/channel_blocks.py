@@ -16,8 +16,8 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import BaseModel, BeforeValidator, field_validator
 
+from gateway.installation import load_entry_points
 from gateway.ports.channel import PlatformTraits
-from gateway.ports.entry_points import load_entry_points
 from gateway.settings.setting_types import FrozenModel, GroupPolicy, ReplyIn, split_list
 
 BLOCK_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")

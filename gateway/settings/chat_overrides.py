@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.errors import SettingsError
 from gateway.events import SessionKey
-from gateway.ports.message_context import NO_OVERRIDE, CapOverrides, ChatOverride
+from gateway.ports.access import NO_OVERRIDE, CapOverrides, ChatOverride
 from gateway.settings.chat_settings import ChatSettings, guild_in, is_block, matching_selectors
 from gateway.settings.error_messages import error_line
 from gateway.settings.settings_model import Settings

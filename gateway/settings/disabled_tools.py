@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.installation import HOW_TO_INSTALL
 from gateway.settings.settings_model import ToolSettings
 
 _INTERPRETER = "pydantic_monty"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.errors import SettingsError
-from gateway.ports.entry_points import ownership_hint
+from gateway.installation import ownership_hint
 from gateway.settings.error_messages import DuplicateKey
 
 PREFIX = "PARLOUR_"

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports.account_links import LinkedAccount, ScopeMove
+from gateway.ports.access import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
 from gateway.store.claims import has_jobs_elsewhere
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql

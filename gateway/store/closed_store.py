@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.errors import SettingsError
-from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.installation import HOW_TO_INSTALL
 from gateway.ports.journal import SessionRow
 from gateway.store.database import Database
 from gateway.store.inspection import read_identity

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.errors import FileUnavailable
-from gateway.ports.documents import rev_of
-from gateway.ports.files import ScopeFile
+from gateway.ports.memory import ScopeFile, rev_of
 from gateway.store.database import Database
 from gateway.store.files import SqlFiles
 from gateway.store.history import rev_of_note

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from gateway.ports.documents import DocumentState
+from gateway.ports.memory import DocumentState
 
 _BASE = 16
 _WIDTH = 8  # digits of a place: room for a million lines between two of them

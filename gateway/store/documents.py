@@ -17,7 +17,8 @@ from functools import partial
 from itertools import islice
 from typing import Any, overload
 
-from gateway.ports.documents import (
+from gateway.ports.journal import Job
+from gateway.ports.memory import (
     REPOSITORY,
     DocumentChange,
     DocumentState,
@@ -28,8 +29,6 @@ from gateway.ports.documents import (
     document_file,
     rev_of,
 )
-from gateway.ports.erasure import ErasedWords
-from gateway.ports.journal import Job
 from gateway.store.database import LISTED, SET_META, Database
 from gateway.store.document_lines import (
     DocumentLine,
@@ -40,7 +39,7 @@ from gateway.store.document_lines import (
     revived_lines,
 )
 from gateway.store.engine import StoreEngine
-from gateway.store.erased_words import ErasureRunning, check_erasures, clear_texts, erasure_ids_of
+from gateway.store.erased_words import ErasedWords, ErasureRunning, check_erasures, clear_texts, erasure_ids_of
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
 
 _ADOPTED = "adopted_documents"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from gateway.ports.earlier_files import EarlierFile
+from gateway.ports.memory import EarlierFile
 from gateway.store.database import Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import quote, unquote
@@ -30,7 +30,7 @@ class SqlEarlierFiles:
         return await self._engine.writer.submit(_exists)
 
     async def state(self) -> tuple[str, bool]:
-        """Return what was noted of the files, and True if turns have been answered with this database.
+        """Return the note about the files, and True if turns have been answered with this database.
 
         It is "" without files, `adopting:<id>` while the home with this id has more than the database, and then
         `stored:<id>`.

@@ -7,16 +7,14 @@ import base64
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Generic, TypeAlias, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from cachetools import FIFOCache
 
 from gateway.events import InboundMessage, SessionKey
 from gateway.journal_file import STAMPED_SESSIONS, StampedTurn
-from gateway.ports.journal import InboxRow
-from gateway.ports.outbox import PendingDelivery
-from gateway.ports.store import StoreLimits
+from gateway.ports.journal import EXPIRES, InboxRow, PendingDelivery
 from gateway.store.adoption import AdoptedRange
 from gateway.store.claims import ChatClaims, held_chats, is_held
 from gateway.store.connections import WorkerConnections
@@ -27,10 +25,34 @@ from gateway.store.shared_windows import WorkerWindows
 from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import Operation, StoreReader, StoreWriter
 
+if TYPE_CHECKING:
+    from gateway.store.erased_words import ErasedWords
+    from gateway.store.objects import ObjectStore
+
 Clock: TypeAlias = Callable[[], datetime]
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 _ENDED = 10_000  # rows
+BLANK_AFTER = timedelta(days=7)  # texts of ended rows are blanked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """The settings that a store needs, and what it works with beside its database."""
+
+    queued_per_chat: int = 100
+    queued: int = 10_000
+    merge: str = "split"  # split, burst or off; a gateway has the setting's
+    burst: int = 20  # rows that may merge under `burst`
+    split_length: int = 4_000  # a message this long, followed by another within `split_seconds`, is half of a paste
+    split_seconds: float = 2.0
+    backlog_minutes: float = 10.0  # older messages are answered in one turn per chat and sender
+    expires: timedelta = EXPIRES
+    blank_after: timedelta = BLANK_AFTER
+    zone: str = "UTC"  # IANA; days of this zone sum old usage
+    is_shared: bool = False  # with other gateways: the chats are divided among them
+    objects: ObjectStore | None = None  # for the bytes of large files, where they are not in the home
+    erased_words: ErasedWords | None = None  # which texts pass while they are erased from their scope; None = no memory
 
 
 def utc_now() -> datetime:

@@ -8,25 +8,58 @@ because matching is slow, and it runs again. Where no erasure runs this costs on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from gateway.errors import ParlourError
-from gateway.ports.erasure import ErasedWords
-from gateway.ports.journal import Job
+from gateway.ports.journal import Job, TurnCommit
+from gateway.ports.memory import FileKind, HistoryEntry, MemoryProposal
 from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import JOB_COLUMNS, quote, read_job, sql, write_json
 
 T = TypeVar("T")
 V = TypeVar("V")
-Clear: TypeAlias = Callable[[ErasedWords, Sequence[Job], V], V]
 
 _ERASURES = "FROM job WHERE scope = ? AND kind IN ('forget', 'purge')"
 # With the scope, and the ids of erasures whose words the texts have passed.
 NO_OTHER_ERASURE = sql("NOT EXISTS (SELECT 1", _ERASURES, "AND NOT id", LISTED, ")")
 _FIND = sql("SELECT", JOB_COLUMNS, _ERASURES, "ORDER BY seq")
+
+
+class ErasedWords(Protocol):
+    """Takes the words of erasures that are not done out of what is about to be stored in their scope.
+
+    *erasures* are their jobs. Each method is a pure function and runs in a thread. Values without the words are
+    returned as they are.
+    """
+
+    def clear_commit(self, erasures: Sequence[Job], commit: TurnCommit) -> TurnCommit:
+        """Return a commit without the words in its lines, messages and jobs."""
+
+    def clear_job(self, erasures: Sequence[Job], job: Job) -> Job | None:
+        """Return a job without the words; None if it is not to be queued."""
+
+    def clear_texts(
+        self, erasures: Sequence[Job], texts: Mapping[str, str], before: Mapping[str, str], by: str
+    ) -> Mapping[str, str]:
+        """Return new texts of documents without the words; *before* are the stored ones, *by* is who changes them."""
+
+    def clear_entry(self, erasures: Sequence[Job], entry: HistoryEntry) -> HistoryEntry:
+        """Return a history entry without the words."""
+
+    def clear_messages(self, erasures: Sequence[Job], messages: Sequence[Any]) -> Sequence[Any]:
+        """Return messages that no model could summarise without the words."""
+
+    def clear_file(self, erasures: Sequence[Job], kind: FileKind, name: str, data: bytes) -> bytes | None:
+        """Return the bytes of a workspace's file or of a result without the words; None if it is not to be kept."""
+
+    def clear_proposal(self, erasures: Sequence[Job], proposal: MemoryProposal) -> MemoryProposal | None:
+        """Return a proposal without the words; None if it is not to be stored."""
+
+
+Clear: TypeAlias = Callable[[ErasedWords, Sequence[Job], V], V]
 
 
 class ErasureRunning(ParlourError):

@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 
 from gateway.events import SessionKey
-from gateway.ports.erasure import ErasureFilter, Redaction
 from gateway.ports.journal import Job
+from gateway.ports.memory import ErasureFilter, Redaction
 from gateway.store.claims import has_jobs_elsewhere, has_turns_elsewhere
 from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine

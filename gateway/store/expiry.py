@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
-from gateway.ports.store import BLANK_AFTER
 from gateway.store import access, inbox, outbox
 from gateway.store.cap_counts import prune_cap_counts
 from gateway.store.database import SET_META, Database
+from gateway.store.engine import BLANK_AFTER
 from gateway.store.outbox import KEEP
 from gateway.store.proposals import prune_proposals
 from gateway.store.row_codec import moment, sql

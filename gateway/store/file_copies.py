@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.durable_files import sync_folder
 from gateway.errors import ObjectDamaged, StoreUnavailable, UserError
-from gateway.ports import BYTES
-from gateway.ports.durable_files import sync_folder
-from gateway.ports.objects import ObjectStore
+from gateway.ports.memory import BYTES
 from gateway.store.database import Database
 from gateway.store.files import ADD_PIECE, split_pieces
-from gateway.store.objects import DirectoryObjects, make_folder
+from gateway.store.objects import DirectoryObjects, ObjectStore, make_folder
 from gateway.store.row_codec import quote, unquote
 
 _PLACE = re.compile(r"[0-9a-f]{64}-[0-9a-f]{8}")

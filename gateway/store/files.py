@@ -20,14 +20,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.errors import FileUnavailable, ObjectDamaged, ObjectsUnavailable, StoreUnavailable
-from gateway.ports.erasure import ErasedWords
-from gateway.ports.files import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 from gateway.ports.journal import Job
-from gateway.ports.objects import ObjectStore
+from gateway.ports.memory import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 from gateway.store.database import LISTED, SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
-from gateway.store.erased_words import ErasureRunning, check_erasures, clear_texts, erasure_ids_of, store_cleared
-from gateway.store.objects import DirectoryObjects
+from gateway.store.erased_words import (
+    ErasedWords,
+    ErasureRunning,
+    check_erasures,
+    clear_texts,
+    erasure_ids_of,
+    store_cleared,
+)
+from gateway.store.objects import DirectoryObjects, ObjectStore
 from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
 
 T = TypeVar("T")

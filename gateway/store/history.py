@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from gateway.ports.erasure import ErasedWords
-from gateway.ports.history import (
+from gateway.ports.journal import Job, Line
+from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
     PRINTED_MARKS,
@@ -29,10 +29,9 @@ from gateway.ports.history import (
     StoredNote,
     mark_file,
 )
-from gateway.ports.journal import Job, Line
 from gateway.store.database import SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
-from gateway.store.erased_words import Clear, store_cleared
+from gateway.store.erased_words import Clear, ErasedWords, store_cleared
 from gateway.store.row_codec import quote, unquote
 from gateway.store.transcripts import MAKE_STALE
 from gateway.text.history_lines import encode_entry, encode_raw, read_entry

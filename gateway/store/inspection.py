@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from gateway.ports.documents import REPOSITORY
-from gateway.ports.journal import DeadLetter, TurnQuery, TurnSummary, TurnTrace
+from gateway.events import SessionKey
+from gateway.ports.journal import UsageRow
+from gateway.ports.memory import REPOSITORY
 from gateway.store.database import LISTED, Database, QueryResult
 from gateway.store.row_codec import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
 from gateway.store.usage import usage_of
@@ -54,6 +57,57 @@ _SUMS = sql(
 _FOREVER = 2**62  # microseconds
 _OPEN_ROWS = sql(_INBOX, "ended_at IS NULL AND key = ? AND turn = ?")
 _ENDED_ROW = sql(_INBOX, "seq = ?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Something that will not be tried again, kept 90 days for the operator."""
+
+    id: str  # inbox:<seq> or a part id
+    key: SessionKey
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnTrace:
+    """Everything the journal knows of one turn, for `parlour turn`."""
+
+    turn: str
+    key: SessionKey
+    inbox: tuple[Mapping[str, Any], ...]
+    steps: tuple[Mapping[str, Any], ...]
+    record: Mapping[str, Any] | None
+    parts: tuple[Mapping[str, Any], ...]
+    usage: tuple[UsageRow, ...]
+    dead: tuple[DeadLetter, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnQuery:
+    """The turns that an operator looks for. All fields that are set apply."""
+
+    chat: SessionKey | None = None  # with its threads
+    scope: str = ""  # of the threads of `chat`, where others are to be left out
+    accounts: tuple[str, ...] = ()  # names of accounts: turns that one of them caused
+    since: datetime | None = None
+    until: datetime | None = None  # exclusive
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnSummary:
+    """One line about a turn, without a word of it."""
+
+    turn: str
+    key: SessionKey
+    outcome: str  # "running" for a turn that has not ended
+    at: datetime
+    failure: str = ""
+    calls: int = 0
+    tokens: int = 0
+    known_cost: float = 0.0
+    unpriced_calls: int = 0
 
 
 def _dicts(cursor: QueryResult) -> tuple[dict[str, Any], ...]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.ports.erasure import ErasedWords
-from gateway.ports.journal import Job, JobAdvance, JobQueueStats
+from gateway.ports.journal import Job, JobAdvance
 from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
-from gateway.store.erased_words import store_cleared
+from gateway.store.erased_words import ErasedWords, store_cleared
 from gateway.store.row_codec import (
     JOB_COLUMNS,
     advance_job,
@@ -41,6 +41,16 @@ _COUNT = (
     "SELECT kind, count(*) FILTER (WHERE leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
     "count(*) FILTER (WHERE leased = 0 AND due_at > ?1) FROM job GROUP BY kind ORDER BY kind"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQueueStats:
+    """How the unfinished jobs of one kind stand."""
+
+    kind: str
+    waiting: int  # due and not leased
+    lag_seconds: float  # age of the oldest due job
+    later: int  # scheduled or postponed
 
 
 def _lease_jobs(database: Database, worker: str, now: int, kinds: str, limit: int) -> tuple[Job, ...]:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,27 +19,25 @@ import structlog
 
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
-from gateway.ports.erasure import ErasedWords
 from gateway.ports.journal import (
-    CALL_NOTED_AFTER,
     AcceptResult,
     InboxRow,
     Job,
+    OutboxPart,
+    PartState,
+    PendingDelivery,
     SessionRow,
     Suspect,
     TurnCommit,
     TurnLease,
-    TurnQuery,
     TurnRecord,
     TurnStep,
-    TurnSummary,
-    TurnTrace,
     UsageRow,
 )
-from gateway.ports.outbox import OutboxPart, PartState, PendingDelivery
 from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
 from gateway.store.engine import StoreEngine, new_transcript
-from gateway.store.erased_words import ErasureRunning, clear_texts, erasure_ids_of
+from gateway.store.erased_words import ErasedWords, ErasureRunning, clear_texts, erasure_ids_of
+from gateway.store.inspection import TurnQuery, TurnSummary, TurnTrace
 from gateway.store.message_deletion import find_more
 from gateway.store.row_codec import micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
@@ -56,6 +54,7 @@ _NOTE_WITHIN = 0.25  # seconds; a kill before that loses an estimate, as it does
 # Answers of models end by the dozen where many turns run: a commit waits for others, less than an answer takes to send.
 _MANY_TURNS, _COMMIT_WITHIN = 4, 0.005  # seconds
 _RETRY_SECONDS = 1.0  # delay before a session whose claim failed is offered again
+CALL_NOTED_AFTER = timedelta(milliseconds=50)  # shorter calls leave no row if killed
 
 
 def _group_of(commit: TurnCommit) -> SessionKey | None:

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.ports import Job, TurnRecord
-from gateway.ports.transcripts import UNINDEX
+from gateway.ports.journal import Job, TurnRecord
+from gateway.ports.memory import UNINDEX
 from gateway.store.database import Database
 from gateway.store.row_codec import encode_job, put_job, quote, sql, write_key
 from gateway.store.transcripts import MAKE_STALE

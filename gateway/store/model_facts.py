@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 
-from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact
+from gateway.ports.memory import FACTS_EXPIRE, ModelFact
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, moment, quote, unquote

@@ -11,13 +11,12 @@ import secrets
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
+from gateway.durable_files import sync_folder
 from gateway.errors import ObjectDamaged, ObjectsUnavailable, SettingsError
 from gateway.net import ProxyAddress, is_direct
-from gateway.ports.durable_files import sync_folder
-from gateway.ports.objects import ObjectStore
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
@@ -35,6 +34,19 @@ _MEANINGS = {
     "AuthorizationHeaderMalformed": _OTHER_REGION,
     "RequestTimeTooSkewed": "this machine's clock differs too much from the server's: set both by NTP",
 }
+
+
+class ObjectStore(Protocol):
+    """Bytes by name. Each method raises ObjectsUnavailable for whatever goes wrong."""
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Store *data* durably, whole or not at all; safe to repeat."""
+
+    def read(self, name: str) -> AsyncIterator[bytes]:
+        """Yield the bytes of an object, a piece at a time."""
+
+    async def delete(self, name: str) -> None:
+        """Remove an object; has no effect if it does not exist."""
 
 
 def open_objects(settings: ObjectStoreSettings, proxy: str = "") -> ObjectStore:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from gateway.errors import StoreUnavailable
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, SessionKey
-from gateway.ports.journal import TurnLease
-from gateway.ports.outbox import DeadLetterGroup, OutboxPart, PartState, PendingDelivery
+from gateway.ports.journal import OutboxPart, PartState, PendingDelivery, TurnLease
 from gateway.store.adoption import AdoptedRange, is_uncertain
 from gateway.store.claims import IS_HELD, claim_name
 from gateway.store.database import BURY, LISTED, LOCKED, Database
@@ -38,6 +37,16 @@ _RETRY_SECONDS = 1.0
 _RECEIPT_WITHIN = 0.02  # seconds; less than the call took, whose end is in doubt as well if the process is killed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterGroup:
+    """Dead letters of one channel that died of one reason."""
+
+    channel: str
+    reason: str
+    count: int
+    newest: datetime
+
+
 def _turn_of(id_: str) -> str:
     """Return the turn of a message or part. Its operations touch the turn's rows, and those behind them in the chat."""
     return id_.partition(".")[0]
@@ -52,7 +61,7 @@ class SqlOutbox:
     def chats(self) -> AsyncIterator[SessionKey]:
         """Yield each chat that has something to deliver: the last run's first, then as commits enqueue.
 
-        Who delivers a message asks for the next one of its chat.
+        After the delivery of a message, ask for the next one of its chat.
         """
         return self._engine.chats.stream()
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from gateway.ports.erasure import ErasedWords
 from gateway.ports.journal import Job
-from gateway.ports.proposals import MemoryProposal
+from gateway.ports.memory import MemoryProposal
 from gateway.store.database import LOCKED, SET_META, Database
 from gateway.store.engine import StoreEngine
-from gateway.store.erased_words import store_cleared
+from gateway.store.erased_words import ErasedWords, store_cleared
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
 
 _COLUMNS = "name, at, expires_at, body"

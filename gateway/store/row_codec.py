@@ -28,7 +28,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.ports.journal import Job, JobAdvance, Line, TurnStep
-from gateway.ports.transcripts import anchor_index
+from gateway.ports.memory import anchor_index
 from gateway.store.database import Database
 from gateway.text import find_command
 from gateway.text.json_lines import encode_ascii, encode_json

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, turn_id
 from gateway.ports.journal import REMEMBER, InboxRow, SessionRow, Suspect, TurnLease, TurnStep
-from gateway.ports.store import StoreLimits
 from gateway.store.claims import claim_name
 from gateway.store.database import Database
+from gateway.store.engine import StoreLimits
 from gateway.store.inbox import ROW, read_row
 from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote, write_key
 from gateway.store.suspects import LOST_LANES, SuspectHead, next_suspect, take_control

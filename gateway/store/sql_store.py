@@ -22,10 +22,8 @@ from gateway.journal_file import (
     read_stamp,
     write_stamp,
 )
-from gateway.ports.channel import ChannelState
+from gateway.ports.channel import ChannelState, ConnectionClaims, SharedWindows
 from gateway.ports.journal import InboxRow
-from gateway.ports.store import StoreLimits
-from gateway.ports.workers import ConnectionClaims, SharedWindows
 from gateway.store import (
     access,
     account_links,
@@ -47,7 +45,7 @@ from gateway.store.connections import ConnectionBalance, balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.documents import SqlDocuments
 from gateway.store.earlier_files import SqlEarlierFiles
-from gateway.store.engine import Clock, StoreEngine
+from gateway.store.engine import Clock, StoreEngine, StoreLimits
 from gateway.store.erasure import SqlErasure
 from gateway.store.files import SqlFiles
 from gateway.store.history import SqlHistory

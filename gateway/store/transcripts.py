@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 
 from gateway.events import SessionKey
-from gateway.ports.transcripts import StaleFile, StoredEnd, StoredTurn, StoredWindow, TranscriptHead
+from gateway.ports.memory import StaleFile, StoredEnd, StoredTurn, StoredWindow, TranscriptHead
 from gateway.store.database import LISTED, SET_META, Database, QueryResult
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.files import read_texts

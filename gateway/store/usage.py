@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from gateway.ports.caps import TOOL_CALLS, CapNotice, CapUsage, SpentTokens, StartedTurn
+from gateway.ports.access import TOOL_CALLS, CapNotice
 from gateway.ports.journal import UsageRow
 from gateway.store.database import LISTED, SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
@@ -51,6 +52,37 @@ _FOLD = (
 )
 _UNFOLD = "DELETE FROM usage WHERE at >= ? AND at < ? AND call != 'day'"
 _MARK = "SELECT value FROM meta WHERE name = 'usage_folded_until'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedTurn:
+    """A turn that asked a model: when it first did."""
+
+    turn: str
+    person: str
+    chat: str
+    is_own: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentTokens:
+    """Tokens, in and out, of one person in one chat, and what they cost as far as it is known."""
+
+    person: str
+    chat: str
+    is_own: bool
+    tokens: int
+    cost: int = 0  # micro-dollars
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapUsage:
+    """Stored counts of the current windows."""
+
+    turns: tuple[StartedTurn, ...]
+    tokens: tuple[SpentTokens, ...]
+    notices: tuple[CapNotice, ...]
 
 
 def encode_usage(row: UsageRow) -> tuple[Any, ...]:

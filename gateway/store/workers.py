@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gateway.ports.entry_points import program_version
+from gateway.installation import program_version
 from gateway.store.database import Database
 from gateway.store.row_codec import moment, quote, sql, unquote
 

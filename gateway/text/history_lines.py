@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.ports.history import HistoryEntry
+from gateway.ports.memory import HistoryEntry
 from gateway.text.json_lines import decode_line, encode_line
 
 _LARGEST = 2**53

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.net.addresses import FORWARDING_HEADERS, is_loopback, is_system_account
-from gateway.ports import TraceSpan
+from gateway.ports.metrics import TraceSpan
 from gateway.web.origin_guard import is_known_host, refuse_name
 
 log = structlog.get_logger(__name__)

@@ -35,9 +35,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from gateway.installation import package_version
 from gateway.net.requests_proxy import open_session
-from gateway.ports import TURN_SPAN, TraceSpan
-from gateway.ports.entry_points import package_version
+from gateway.ports.metrics import TURN_SPAN, TraceSpan
 from gateway.web.metrics import METRICS, SECONDS, MetricDefinition, MetricKind, PrometheusRecorder
 
 log = structlog.get_logger(__name__)

@@ -23,8 +23,8 @@ from gateway.control import Operation
 from gateway.control.control_server import RunningOperation, read_arguments, respond_with
 from gateway.control.registry import AuditRule, CallerRights, OperationDeclaration, may_call
 from gateway.events import Role
+from gateway.installation import operator_command
 from gateway.ports.access import ACTING, actor_outside
-from gateway.ports.entry_points import operator_command
 
 log = structlog.get_logger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from gateway.ports import IntakeVerdict
+from gateway.ports.channel import IntakeVerdict
 from tests.benchmarks.harness import row
 from tests.benchmarks.turns import burst
 from tests.fakes.inprocess_gateway import InstantModel, gateway

@@ -15,8 +15,9 @@ from agent.memory.scopes import quote, scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.tools.toolbox import Toolbox
 from gateway.events import SessionKey
-from gateway.ports import Line, MessageOutcome, StoreLimits, TurnRecord
+from gateway.ports.journal import Line, MessageOutcome, TurnRecord
 from gateway.settings import load_settings
+from gateway.store.engine import StoreLimits
 from gateway.store.sqlite import open_store
 from tests.fakes.documents import open_documents
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from playwright.async_api import Page
 
 from gateway.events import SessionKey
-from gateway.ports import StoredTurn, StoreLimits
+from gateway.ports.memory import StoredTurn
+from gateway.store.engine import StoreLimits
 from gateway.store.sqlite import FILE, open_file
 from gateway.text.json_lines import encode_lines
 from tests.benchmarks.harness import median, percentile, row

@@ -36,7 +36,8 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
-from gateway.ports import ChannelPlugin, ChatActivity, InboxRow, IntakeResult, IntakeVerdict, SupportsSenderLookup
+from gateway.ports.channel import ChannelPlugin, ChatActivity, IntakeResult, IntakeVerdict, SupportsSenderLookup
+from gateway.ports.journal import InboxRow
 from gateway.text.text_units import strip_control_characters
 from tests.fakes.channel_harness import ChannelHarness, ChatView, PlatformUser, RunningChannel
 from tests.fakes.conditions import eventually

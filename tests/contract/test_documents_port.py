@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.memory.documents.file_documents import FileDocumentStore
-from gateway.ports import DocumentStore
+from gateway.ports.memory import DocumentStore
 from tests.fakes.documents import FakeDocuments
 
 SCOPE = "people/telegram%3a42"

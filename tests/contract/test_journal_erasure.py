@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.events import AnswerSource, ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
-from gateway.ports import Job, MessageOutcome, StoreLimits, TurnCommit, TurnRecord, UsageRow
-from gateway.ports.erasure import ErasureFilter
+from gateway.ports.journal import Job, MessageOutcome, TurnCommit, TurnRecord, UsageRow
+from gateway.ports.memory import ErasureFilter
+from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import connection as sqlite_connection
 from gateway.store.sqlite import open_store, schema

@@ -11,10 +11,9 @@ from pydantic import ValidationError
 
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.health.network_checks import probe_objects
-from gateway.ports.findings import FindingLevel
-from gateway.ports.objects import ObjectStore
+from gateway.ports.setup import FindingLevel
 from gateway.settings.settings_model import ObjectStoreSettings, StoreSettings
-from gateway.store.objects import open_objects
+from gateway.store.objects import ObjectStore, open_objects
 from tests.fakes.object_stores import ObjectBackend, bucket_settings, open_object_backend
 from tests.fakes.proxies import open_http_proxy
 from tests.fakes.s3_server import BUCKET, S3Server, open_s3_server

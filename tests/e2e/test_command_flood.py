@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.events import DeliveryReceipt, MessagePart
-from gateway.ports import Channel, ChannelContext, IntakeVerdict
+from gateway.ports.channel import Channel, ChannelContext, IntakeVerdict
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin, InstantModel, gateway
 
 FLOOD = 2_000

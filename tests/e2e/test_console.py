@@ -18,8 +18,8 @@ from gateway.events import SessionKey
 from gateway.logs import recent_lines
 from gateway.operations.machine import MachineOperations
 from gateway.operations.setup import SetupOperations
-from gateway.ports import TurnQuery
-from gateway.ports.alerts import Alert, NotificationState
+from gateway.store.alerts import Alert, NotificationState
+from gateway.store.inspection import TurnQuery
 from tests.e2e.browser import open_page, take_picture, take_pictures
 from tests.e2e.test_page_axe import AXE, TAGS
 from tests.fakes.console_people import ConsolePeople, console_people

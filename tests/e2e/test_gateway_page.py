@@ -10,7 +10,7 @@ from playwright.async_api import Browser, FilePayload, expect
 
 from channels.web.windows import NEWEST_TURNS
 from gateway.i18n import translate
-from gateway.ports.entry_points import operator_command
+from gateway.installation import operator_command
 from tests.benchmarks.page_speed import NOTE_OPENING, opening_time, write_conversation
 from tests.e2e.browser import open_chat, send_text
 from tests.fakes.gateway import gateway

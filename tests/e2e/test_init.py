@@ -20,8 +20,8 @@ import typer
 from gateway.commands.init import InitOptions, InitWizard
 from gateway.commands.init_prompts import UnattendedPrompter
 from gateway.errors import SettingsError, UserError
-from gateway.ports.entry_points import operator_command
-from gateway.ports.findings import Finding
+from gateway.installation import operator_command
+from gateway.ports.setup import Finding
 from gateway.settings import InstalledPlugins, check_settings
 from tests.fakes.gateway import COMMAND
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, open_server, with_calls

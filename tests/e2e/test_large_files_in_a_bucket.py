@@ -15,10 +15,9 @@ import pytest
 from gateway.commands.restore_backup import fit_sessions
 from gateway.commands.store_migration import move_to_database, move_to_file
 from gateway.home_migration import open_home
-from gateway.ports.objects import ObjectStore
 from gateway.restore import restore
 from gateway.settings import load_settings
-from gateway.store.objects import open_objects
+from gateway.store.objects import ObjectStore, open_objects
 from gateway.store.postgres import schema
 from gateway.store.workers import WorkerIdentity
 from tests.e2e.agent.test_purge import wait_until_purged

@@ -23,7 +23,7 @@ from agent.memory.storage.erasure_notes import owe_mirror, owed_scopes, pay_mirr
 from gateway.commands.file_import import take_mirror
 from gateway.errors import StoreUnavailable, UserError
 from gateway.journal_file import STAMP, OpenChoice
-from gateway.ports import HistoryEntry, MarkKind, NoteChange
+from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange
 from gateway.store.documents import SqlDocuments
 from gateway.store.history import SqlHistory
 from gateway.store.transcripts import SqlTranscripts

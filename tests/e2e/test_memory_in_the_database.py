@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.events import SessionKey
-from gateway.ports import FileKind
+from gateway.ports.memory import FileKind
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.canaries import where

@@ -19,7 +19,7 @@ from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.app import model_trial
 from gateway.app.model_trial import ModelTrial, try_model
 from gateway.commands.doctor import collect_findings
-from gateway.ports.findings import Finding, FindingLevel
+from gateway.ports.setup import Finding, FindingLevel
 from gateway.settings.llm import LlmSettings
 from tests.e2e.agent.test_model_abilities_wire import REFUSALS, StrictServer, settings
 from tests.fakes.inprocess_gateway import gateway

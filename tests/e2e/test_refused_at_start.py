@@ -13,8 +13,8 @@ from aiohttp import web
 
 from gateway.health.network_checks import verify
 from gateway.i18n import translate
-from gateway.ports import FindingLevel
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
+from gateway.ports.setup import FindingLevel
 from gateway.settings import load_settings
 from tests.fakes.discord_records import TOKEN
 from tests.fakes.discord_server import open_discord

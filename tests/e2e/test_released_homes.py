@@ -15,7 +15,7 @@ import time_machine
 from gateway.backup import STAYS
 from gateway.events import Role, SessionKey
 from gateway.home import SCHEMA, Home
-from gateway.ports import FileKind
+from gateway.ports.memory import FileKind
 from gateway.restore import restore
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.fakes.stored_files import stored_files

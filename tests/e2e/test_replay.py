@@ -16,7 +16,7 @@ from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.errors import UserError
 from gateway.events import InboundKind, MessagePart, OutboundMessage
 from gateway.operations.turns import report_rows
-from gateway.ports import FileKind
+from gateway.ports.memory import FileKind
 from tests.fakes.documents import edit_by_hand
 from tests.fakes.held_model import calls
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

@@ -17,7 +17,7 @@ from gateway.backup import backup
 from gateway.commands.doctor import collect_findings
 from gateway.i18n import translate
 from gateway.journal_file import OpenChoice
-from gateway.ports import BYTES
+from gateway.ports.memory import BYTES
 from gateway.restore import BackupContents, restore
 from tests.e2e.discord.test_gateway_discord import open_gateway as open_discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN

@@ -12,8 +12,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.ports import Channel
-from gateway.ports.store import StoreLimits
+from gateway.ports.channel import Channel
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.slack_http_events import SIGNING_SECRET

@@ -12,7 +12,7 @@ from gateway.access.access_roster import AccessRoster
 from gateway.access.owner_claims import OwnerClaims
 from gateway.admission import AdmissionPolicy, Admitted, Decision, admit, policy_of
 from gateway.events import InboundMessage, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import in_english
+from gateway.ports.channel import in_english
 from gateway.settings.channel_blocks import entry_error
 from gateway.store.sql_store import SqlStore
 from tests.fakes.turns import START, WallClock

@@ -13,8 +13,8 @@ from gateway.access.pairing_service import OwnerAddress, PairingService
 from gateway.access.unknown_senders import UnknownSenderHandler
 from gateway.admission import AdmissionPolicy, Rejected, RejectionReason, policy_of
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, Sender, SessionKey
-from gateway.ports import MembershipChange
 from gateway.ports.access import DecisionActor
+from gateway.ports.channel import MembershipChange
 from gateway.store.sql_store import SqlStore
 from tests.fakes.meter import FakeMeter
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.events import InboundMessage, SessionKey
-from gateway.ports import Channel, ChannelPlugin
+from gateway.ports.channel import Channel, ChannelPlugin
 from tests.fakes.web_services import FakePageServices
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from agent.turns.turn import Turn
 from gateway.events import InboundMessage, PlatformAccount, Role
-from gateway.ports import InboxRow, MessageContext, SessionRow, TurnLease
+from gateway.ports.access import MessageContext
+from gateway.ports.journal import InboxRow, SessionRow, TurnLease
 
 SENDER = PlatformAccount(kind="telegram", id="7")
 

@@ -14,8 +14,8 @@ import aiohttp
 from channels.web.adapter import WebChannel
 from gateway.admission import policy_of
 from gateway.events import InboundMessage, PlatformAccount, Sender
-from gateway.ports import Channel, ChannelContext
-from gateway.ports.account_links import ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.channel import Channel, ChannelContext
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin, InstantModel, gateway
 
 ADMINS = {"room": "ann", "other": "eve"}  # of each shared chat

@@ -23,7 +23,7 @@ from agent.memory.update.memory_updates import MemoryUpdates, UpdateContext, Upd
 from agent.memory.update.note_updates import FlushPrompt, SessionNotePrompt
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
-from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.journal import Job, MessageOutcome, SessionRow, TurnRecord
 from gateway.store.history import SqlHistory
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments

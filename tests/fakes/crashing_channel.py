@@ -17,7 +17,7 @@ from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.app import ExtraChannel, ExtraPlugins, run
 from gateway.errors import OutcomeUnknown, RetryLater, StoreUnavailable, UnreadableEvent
 from gateway.logs import configure_logs
-from gateway.ports import Channel, ChannelContext, EventOrigin, PlatformEvent
+from gateway.ports.channel import Channel, ChannelContext, EventOrigin, PlatformEvent
 from gateway.settings import Settings
 from tests.fakes.relay import RelayChannel, RelayKind, RelaySettings
 

@@ -12,7 +12,7 @@ from channels.discord import plugin
 from channels.discord.adapter import DiscordChannel
 from channels.discord.settings import DiscordSettings
 from gateway.events import ChatKind, DeliveryReceipt, InboundKind, InboundMessage, MessagePart, OutboundKind, SessionKey
-from gateway.ports import ChannelContext, ChannelPlugin, IntakeResult, IntakeVerdict
+from gateway.ports.channel import ChannelContext, ChannelPlugin, IntakeResult, IntakeVerdict
 from gateway.settings.channel_blocks import combine_models
 from gateway.supervisor import Supervisor
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel

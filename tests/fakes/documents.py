@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from agent.memory.documents.document_changes import BY_HAND
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.ports import DocumentChange, DocumentState, StoreLimits, TextChange
+from gateway.ports.memory import DocumentChange, DocumentState, TextChange
 from gateway.store.documents import SqlDocuments
-from gateway.store.engine import StoreEngine
+from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.sqlite.connection import SqliteConnection
 from gateway.store.workers import WorkerIdentity
 from tests.fakes.store import InlineWriter, new_connection

@@ -18,7 +18,8 @@ from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, Dream
 from agent.memory.update.dream_state import DREAM
 from agent.memory.update.dreamer import Dreamer
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import DocumentChange, HistoryEntry, Job, SessionRow, TurnRecord
+from gateway.ports.journal import Job, SessionRow, TurnRecord
+from gateway.ports.memory import DocumentChange, HistoryEntry
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.histories import KilledHistory, SyncHistory, history_files

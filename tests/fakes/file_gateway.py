@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.admission import AdmissionPolicy
 from gateway.events import SessionKey
-from gateway.ports import FileKind
+from gateway.ports.memory import FileKind
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, Script, chatter, open_server

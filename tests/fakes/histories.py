@@ -10,10 +10,9 @@ from typing import Any, Generic, TypeVar, cast
 
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import printed_files
-from gateway.ports import HistoryEntry, MarkKind, ScopeHistory, StoredNote
-from gateway.ports.store import StoreLimits
+from gateway.ports.memory import HistoryEntry, MarkKind, ScopeHistory, StoredNote
 from gateway.store.database import Database, StoreConnection
-from gateway.store.engine import StoreEngine, utc_now
+from gateway.store.engine import StoreEngine, StoreLimits, utc_now
 from gateway.store.erased_words import Clear
 from gateway.store.history import SqlHistory
 from gateway.store.sqlite import schema

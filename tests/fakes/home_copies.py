@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.events import DeliveryReceipt, MessagePart
-from gateway.ports import ChannelCapabilities, ChannelContext
+from gateway.ports.channel import ChannelCapabilities, ChannelContext
 from gateway.store.writer import BatchWriter
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin
 

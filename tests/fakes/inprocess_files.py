@@ -19,7 +19,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports import Channel, ChannelCapabilities, ChannelContext
+from gateway.ports.channel import Channel, ChannelCapabilities, ChannelContext
 from tests.fakes.inprocess_gateway import PLAIN, InProcessChannel, InProcessPlugin
 
 WITH_FILES = replace(PLAIN, file_limit=1_000_000)

@@ -31,7 +31,14 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports import Channel, ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult, PlatformTraits
+from gateway.ports.channel import (
+    Channel,
+    ChannelCapabilities,
+    ChannelContext,
+    ChatActivity,
+    IntakeResult,
+    PlatformTraits,
+)
 from gateway.settings import InstalledPlugins, load_settings
 from gateway.text import find_command
 from tests.fakes.chat_model import FakeChatModel

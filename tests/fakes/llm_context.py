@@ -9,11 +9,13 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Price
+from agent.memory.search.scope_recall import ScopeRecall
+from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.tools.tool import ScopedRecall, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ToolFailed
 from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions, TraceSpan
+from gateway.ports.metrics import TraceSpan
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
@@ -84,7 +86,7 @@ class OpenUsageRecord:
             self.usages.requests.append(self.request)
 
 
-class FakeSearchIndex:
+class FakeSearchIndex(ScopeRecall):
     """A `SearchIndex` over hits by scope: everything whose text holds a word of the query."""
 
     def __init__(self, hits: Mapping[str, Sequence[SearchHit]] | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from gateway.ports import Channel, ChannelContext, PlatformTraits
+from gateway.ports.channel import Channel, ChannelContext, PlatformTraits
 from tests.fakes.inprocess_gateway import PLAIN, InProcessChannel, InProcessPlugin
 
 SERVER = "example.org"

@@ -18,26 +18,14 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports import (
-    InboxRow,
-    Job,
-    JobQueueStats,
-    Line,
-    MessageOutcome,
-    SessionRow,
-    StoredRecord,
-    StoredTurn,
-    StoredWindow,
-    StoreLimits,
-    TurnCommit,
-    TurnRecord,
-)
+from gateway.ports.journal import InboxRow, Job, Line, MessageOutcome, SessionRow, StoredRecord, TurnCommit, TurnRecord
+from gateway.ports.memory import StoredTurn, StoredWindow
 from gateway.store import turn_commits
 from gateway.store.documents import SqlDocuments
-from gateway.store.engine import StoreEngine
+from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.files import SqlFiles
 from gateway.store.history import SqlHistory
-from gateway.store.jobs import SqlJobs
+from gateway.store.jobs import JobQueueStats, SqlJobs
 from gateway.store.records import SqlTurnRecords
 from gateway.store.row_codec import quote, with_end, write_key
 from gateway.store.transcripts import FORGET_CHANGES, SqlTranscripts

@@ -23,7 +23,7 @@ from enum import Enum, auto
 from gateway.errors import FileUnavailable, FormatRefused, OutcomeUnknown, PlaceGone, RetryLater, SendRefused
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChannelCapabilities, ChatActivity
+from gateway.ports.channel import ChannelCapabilities, ChatActivity
 from gateway.text import LengthUnit, render_plain, split_bounded
 
 PLAIN = ChannelCapabilities(text_limit=100)

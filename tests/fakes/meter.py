@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.ports import TraceSpan
+from gateway.ports.metrics import TraceSpan
 
 
 class FakeMeter:

@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from gateway.ports.objects import ObjectStore
 from gateway.settings.settings_model import ObjectStoreSettings
-from gateway.store.objects import open_objects
+from gateway.store.objects import ObjectStore, open_objects
 from tests.fakes.s3_server import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, S3Server, open_s3_server
 
 PREFIX = "team/files"

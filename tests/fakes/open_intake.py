@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from gateway.ports import MembershipChange, PlatformEvent
+from gateway.ports.channel import MembershipChange, PlatformEvent
 
 
 class OpenDoor:

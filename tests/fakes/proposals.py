@@ -9,8 +9,8 @@ from pathlib import Path
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.ports import DocumentStore, StoreLimits
-from gateway.store.engine import StoreEngine
+from gateway.ports.memory import DocumentStore
+from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.history import SqlHistory
 from gateway.store.proposals import SqlProposals
 from gateway.store.workers import WorkerIdentity

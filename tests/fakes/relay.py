@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreUnavailable
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
-from gateway.ports import Channel, ChannelCapabilities, ChannelContext, ChatActivity, Intake
+from gateway.ports.channel import Channel, ChannelCapabilities, ChannelContext, ChatActivity, Intake
 from gateway.text import find_command, split
 from tests.fakes.loopback import serve_app
 

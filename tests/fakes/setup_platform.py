@@ -13,8 +13,7 @@ import aiohttp
 from aiohttp import web
 from pydantic import BaseModel, SecretStr, field_validator
 
-from gateway.ports.findings import Finding, fail, ok, warn
-from gateway.ports.setup import SetupQuestion
+from gateway.ports.setup import Finding, SetupQuestion, fail, ok, warn
 from tests.fakes.loopback import serve_app
 
 TOKEN = "parrot-canary-0123456789"

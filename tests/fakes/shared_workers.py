@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from gateway.events import SessionKey
-from gateway.ports.store import StoreLimits
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore

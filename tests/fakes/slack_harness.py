@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from channels.slack import plugin
 from gateway.events import ChatKind, InboundMessage, SessionKey
-from gateway.ports import ChannelPlugin
+from gateway.ports.channel import ChannelPlugin
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.slack import slack
 from tests.fakes.slack_buttons import buttons

@@ -11,7 +11,7 @@ from typing import Any
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines, RemoveLines
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway
 

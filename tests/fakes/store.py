@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from gateway.errors import StoreUnavailable
-from gateway.ports import BYTES
-from gateway.ports.store import StoreLimits
+from gateway.ports.memory import BYTES
 from gateway.store.database import BatchedOperation, StoreConnection
-from gateway.store.engine import Clock, utc_now
+from gateway.store.engine import Clock, StoreLimits, utc_now
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import copy_file, schema
 from gateway.store.sqlite.connection import SqliteConnection

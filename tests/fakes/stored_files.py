@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from gateway.ports import BYTES, FileKind
+from gateway.ports.memory import BYTES, FileKind
 
 _ROWS = "SELECT scope, kind, name, place FROM stored_file WHERE ? IN ('', kind) ORDER BY at, scope, kind, name"
 _PIECES = "SELECT data FROM file_piece WHERE scope = ? AND place = ? ORDER BY n"

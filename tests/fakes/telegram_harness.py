@@ -12,7 +12,7 @@ from channels.telegram.adapter import TelegramChannel
 from channels.telegram.api import RetryDelays
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChannelContext, ChannelPlugin, ChatActivity
+from gateway.ports.channel import ChannelContext, ChannelPlugin, ChatActivity
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.telegram_channel import QUICK, block
 from tests.fakes.telegram_server import START, TelegramFault, TelegramServer, open_telegram

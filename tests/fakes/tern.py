@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from gateway.events import ChatKind, InboundMessage, SessionKey
-from gateway.ports import ChannelPlugin
+from gateway.ports.channel import ChannelPlugin
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.conditions import eventually

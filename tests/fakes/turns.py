@@ -20,13 +20,13 @@ from gateway.ports.journal import (
     InboxRow,
     Job,
     MessageOutcome,
+    PendingDelivery,
     SessionRow,
     TurnCommit,
     TurnLease,
     TurnRecord,
     UsageRow,
 )
-from gateway.ports.outbox import PendingDelivery
 from gateway.store.sql_store import SqlStore
 
 START = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)

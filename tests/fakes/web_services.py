@@ -15,20 +15,18 @@ from channels.web import plugin as web_kind
 from channels.web.adapter import WebChannel
 from gateway.errors import FileUnavailable, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
-from gateway.ports import (
+from gateway.ports.channel import (
+    CACHED_NOTES,
     AcceptedMessage,
     Channel,
     ChannelContext,
     ChatActivity,
-    DisplayedMessage,
-    DisplayedPage,
     IntakeResult,
     IntakeVerdict,
     MembershipChange,
     PlatformEvent,
-    SessionInfo,
 )
-from gateway.ports.channel import CACHED_NOTES
+from gateway.ports.conversations import DisplayedMessage, DisplayedPage, SessionInfo
 from gateway.web.connections import ConnectionLimits
 from gateway.web.server import WebServer
 

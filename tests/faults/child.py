@@ -21,7 +21,7 @@ from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, run, serv
 from gateway.commands.file_import import take_mirror
 from gateway.errors import StoreUnavailable
 from gateway.journal_file import OpenChoice
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.relay import RelayKind, RelaySettings

@@ -19,11 +19,10 @@ from typing import Any
 
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, StoreUnavailable
 from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
-from gateway.ports import Channel, ChannelContext, IntakeResult, IntakeVerdict
-from gateway.ports.journal import TurnLease
-from gateway.ports.outbox import OutboxPart, PartState
-from gateway.ports.store import StoreLimits
+from gateway.ports.channel import Channel, ChannelContext, IntakeResult, IntakeVerdict
+from gateway.ports.journal import OutboxPart, PartState, TurnLease
 from gateway.settings.channel_blocks import combine_models
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from gateway.store.sql_store import SqlStore
 from gateway.supervisor import Supervisor

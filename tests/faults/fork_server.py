@@ -39,8 +39,8 @@ from agent.memory.storage import disk
 from gateway.app.chat_settings import build_web_tools
 from gateway.app.composition import find_confinement
 from gateway.errors import UserError
+from gateway.installation import load_entry_points
 from gateway.main import main as parlour
-from gateway.ports.entry_points import load_entry_points
 from gateway.settings import Settings
 from tests.faults.child import GatewayChild
 from tests.faults.process_order import ProcessOrder

@@ -19,9 +19,8 @@ import psycopg
 from agent.locks import KeyLocks
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports.journal import TurnLease, TurnStep
-from gateway.ports.outbox import OutboxPart, PartState
-from gateway.ports.store import StoreLimits
+from gateway.ports.journal import OutboxPart, PartState, TurnLease, TurnStep
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from gateway.store.sql_store import SqlStore
 from tests.fakes.turns import accept, answered, parts_of, receipt, said

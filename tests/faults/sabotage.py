@@ -17,7 +17,8 @@ from channels.slack.adapter import SlackChannel
 from channels.telegram.adapter import TelegramChannel
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart
 from gateway.intake import GatewayIntake
-from gateway.ports import IntakeResult, IntakeVerdict, TurnLease, TurnStep
+from gateway.ports.channel import IntakeResult, IntakeVerdict
+from gateway.ports.journal import TurnLease, TurnStep
 from gateway.store.journal import SqlJournal
 from tests.fakes.open_intake import OpenDoor
 from tests.fakes.relay import RelayChannel

@@ -22,8 +22,8 @@ import pytest
 
 from channels.discord.adapter import DiscordChannel, DiscordShard
 from channels.discord.shards import IdentifyLimit
-from gateway.ports.store import StoreLimits
 from gateway.store import connections as store_connections
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from gateway.supervisor import Supervisor
 from tests.fakes.discord_records import ANN, GENERAL, LOBBY

@@ -17,13 +17,14 @@ from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.file_adoption import adopt_files
 from gateway.backup import write_archive
+from gateway.durable_files import write_private
 from gateway.home import make_private
 from gateway.journal_file import JournalMove, JournalStamp, accept_store, remove_move, write_move, write_stamp
-from gateway.ports import HistoryEntry, NoteChange, StoreLimits
 from gateway.ports.channel import PlatformEvent
-from gateway.ports.durable_files import write_private
+from gateway.ports.memory import HistoryEntry, NoteChange
 from gateway.quarantine.quarantine_folder import QuarantineFolder
 from gateway.restore import restore
+from gateway.store.engine import StoreLimits
 from gateway.store.file_copies import set_bytes_aside
 from gateway.store.objects import DirectoryObjects
 from gateway.store.sqlite import open_file

@@ -18,7 +18,7 @@ from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.tool_questions import TOOL_QUESTION
 from gateway.events import InboundKind
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from tests.e2e.agent.test_reminders import ToldModel
 from tests.fakes.home_copies import HomeCopies, HomeCopy, spread
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

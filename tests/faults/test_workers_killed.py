@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.ports.store import StoreLimits
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from tests.fakes.postgres_server import PostgresServer
 from tests.faults.queue_worker import PLATFORM

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from agent.files.file_workspace import KEPT_FOR, FileWorkspace, ScopeWorkspaces, WorkspaceFull
-from gateway.ports import FileKind
+from gateway.ports.memory import FileKind
 from tests.fakes.store import open_inline_store
 
 LIMIT = 200

@@ -12,7 +12,7 @@ import pytest
 from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import AcceptedMessage, IntakeResult, IntakeVerdict
+from gateway.ports.channel import AcceptedMessage, IntakeResult, IntakeVerdict
 from tests.fakes.clock import VirtualClock
 from tests.fakes.web_services import FakePageServices
 

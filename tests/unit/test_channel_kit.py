@@ -16,7 +16,7 @@ from channels.kit.followed_threads import FollowedThreads
 from channels.kit.lookups import LookupCache
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, SessionKey
-from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import FakeRecords
 from tests.fakes.turns import START

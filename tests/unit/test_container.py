@@ -296,7 +296,7 @@ def test_no_page_and_no_line_asks_to_install_a_name_that_is_not_registered() -> 
     tracked = [ROOT / name for name in links.tracked(ROOT) if not name.startswith("tests/")]
     texts = {path: path.read_text("utf-8", "replace") for path in tracked if path.suffix in {".md", ".py", ".yml", ""}}
     assert [path for path, text in texts.items() if re.search(r"pip3? install ['\"]?parlour", text)] == [
-        ROOT / "gateway/ports/entry_points.py"  # says why not
+        ROOT / "gateway/installation.py"  # says why not
     ]
 
 

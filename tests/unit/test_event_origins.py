@@ -14,7 +14,7 @@ from channels.telegram.parse import TelegramBotIdentity, parse_update
 from channels.telegram.parse import origin_of as telegram_origin
 from gateway.errors import UnreadableEvent
 from gateway.events import ChatKind
-from gateway.ports import EventOrigin
+from gateway.ports.channel import EventOrigin
 
 PAYLOADS = Path(__file__).parents[1] / "payloads"
 ODD: list[Any] = [{}, {"message": None}, {"message": {"chat": 1}}, {"event": {}}, {"event": {"type": "message"}}]

@@ -7,7 +7,7 @@ from functools import partial
 
 from gateway.chat_locales import ChatLocales
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Sender, SessionKey
-from gateway.ports import ChatOverride, MessageContext
+from gateway.ports.access import ChatOverride, MessageContext
 from gateway.store.records import SqlPreferences
 from tests.fakes.turns import START
 

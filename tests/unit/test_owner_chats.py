@@ -13,7 +13,8 @@ from gateway.app.access import OwnerChats, accounts_of_user
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.context import ChannelPlatforms
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import PlatformTraits, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.channel import PlatformTraits
 from gateway.store.sql_store import SqlStore
 from tests.fakes.store import open_inline_store
 

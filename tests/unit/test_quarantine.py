@@ -22,7 +22,7 @@ import structlog
 from structlog.typing import Processor
 
 from gateway.errors import ParlourError, RetryLater, StoreUnavailable, UnreadableEvent, UserError
-from gateway.ports import EventOrigin, PlatformEvent
+from gateway.ports.channel import EventOrigin, PlatformEvent
 from gateway.quarantine import CALM, Quarantine, count, list_events
 from gateway.quarantine import quarantine_folder as files
 from gateway.quarantine.quarantine import _name

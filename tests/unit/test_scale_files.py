@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from gateway.ports import entry_points
+from gateway import installation
 from gateway.settings import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +123,7 @@ def test_the_gateway_names_commands_as_the_file_s_head_does(
     compose: dict[str, Any], objects: dict[str, dict[str, Any]], where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line for a login code, in the log and on the page, is letter by letter the one at the head of the file."""
-    monkeypatch.setattr(entry_points, "_MAKEFILE", Path("/nowhere/Makefile"))
+    monkeypatch.setattr(installation, "_MAKEFILE", Path("/nowhere/Makefile"))
     file, variables = {
         "compose": ("deploy/compose.scale.yml", compose["services"]["parlour-1"]["environment"]),
         "kubernetes": (
@@ -131,7 +131,7 @@ def test_the_gateway_names_commands_as_the_file_s_head_does(
             objects["ConfigMap"]["data"] | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
         ),
     }[where]
-    command = entry_points.operator_command("web login", variables | {"container": "oci"})
+    command = installation.operator_command("web login", variables | {"container": "oci"})
     assert command in re.findall(r"[^`\n]*parlour web login", (ROOT / file).read_text("utf-8").replace("#   ", ""))
 
 

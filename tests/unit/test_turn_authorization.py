@@ -13,8 +13,9 @@ from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Decision, R
 from gateway.app.access import RoleResolver, has_lost_access
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import Channel, InboxRow, MessageContext
-from gateway.ports.journal import SET_BY_PERSON
+from gateway.ports.access import MessageContext
+from gateway.ports.channel import Channel
+from gateway.ports.journal import SET_BY_PERSON, InboxRow
 from tests.fakes.clock import EPOCH, VirtualClock
 
 POLICY = AdmissionPolicy(channel="pocket", entries=frozenset(map(AllowEntry.parse, ("role:7", "42", "chat:open"))))

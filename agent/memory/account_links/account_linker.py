@@ -38,7 +38,9 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job, ScopeHistory, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.journal import Job
+from gateway.ports.memory import ScopeHistory
 
 if TYPE_CHECKING:
     from gateway.store.account_links import SqlAccountLinks

@@ -13,7 +13,8 @@ from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_files import free_name
 from agent.memory.history.line_keys import ARCHIVE_SUFFIX
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import Line, MarkKind, ScopeHistory, StoredNote
+from gateway.ports.journal import Line
+from gateway.ports.memory import MarkKind, ScopeHistory, StoredNote
 
 OWNER_FIELD = "whose"  # the account, in an entry without a session
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?:\.archive)?\.md\Z")

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from agent.memory.account_links.account_linker import LINK, UNLINK
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job, LinkedAccount
+from gateway.ports.access import LinkedAccount
+from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
     from gateway.store.account_links import SqlAccountLinks

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from gateway.ports import Job
+from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

@@ -19,7 +19,9 @@ from agent.memory.history.history_files import is_history_file
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time, without_arguments
-from gateway.ports import FileKind, Line, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.journal import Line
+from gateway.ports.memory import FileKind
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles

@@ -18,7 +18,7 @@ from agent.memory.account_links.document_merge import (
 )
 from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, TRACKED, select_documents
 from agent.memory.documents.file_documents import SOUL
-from gateway.ports import DocumentChange, DocumentState
+from gateway.ports.memory import DocumentChange, DocumentState
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

@@ -20,7 +20,7 @@ from agent.memory.documents.document_commits import DocumentCommits, read_change
 from agent.memory.documents.git_repository import open_repo, walk
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, read_text
-from gateway.ports.documents import DocumentChange, DocumentState, document_file
+from gateway.ports.memory import DocumentChange, DocumentState, document_file
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

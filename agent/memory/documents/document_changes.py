@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from gateway.ports import DocumentChange, DocumentState
+from gateway.ports.memory import DocumentChange, DocumentState
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

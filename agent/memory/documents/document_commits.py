@@ -24,8 +24,8 @@ from agent.memory.documents.git_repository import (
 )
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from gateway.ports.documents import DocumentChange, DocumentState
-from gateway.ports.durable_files import sync_folder
+from gateway.durable_files import sync_folder
+from gateway.ports.memory import DocumentChange, DocumentState
 
 log = structlog.get_logger(__name__)
 

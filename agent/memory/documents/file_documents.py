@@ -15,8 +15,7 @@ import structlog
 
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, read_text
-from gateway.ports import DocumentStore, ScopeDocument
-from gateway.ports.documents import document_file
+from gateway.ports.memory import DocumentStore, ScopeDocument, document_file
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 
 from agent.memory.documents.document_changes import ARCHIVED
-from gateway.ports import DocumentChange, ScopeDocument, TextChange
+from gateway.ports.memory import DocumentChange, ScopeDocument, TextChange
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

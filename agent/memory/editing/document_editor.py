@@ -21,7 +21,7 @@ from agent.memory.editing.text_operations import changed_texts
 from agent.memory.editing.three_way_merge import MergeConflict, three_way
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from gateway.ports import DocumentStore
+from gateway.ports.memory import DocumentStore
 
 log = structlog.get_logger(__name__)
 

@@ -29,7 +29,7 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, decode_text, wait_for_thread
 from agent.memory.storage.transcript_lines import decode
 from gateway.errors import StoreUnavailable
-from gateway.ports.documents import REPOSITORY, StalePath, document_file, rev_of
+from gateway.ports.memory import REPOSITORY, StalePath, document_file, rev_of
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

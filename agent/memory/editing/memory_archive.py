@@ -19,8 +19,7 @@ from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, r
 from agent.memory.editing.text_operations import AddLines, apply
 from agent.memory.history.line_keys import ARCHIVE_SUFFIX, archive_names, drop_absent_lines, line_fingerprint
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.ports import HistoryStore, MarkKind, NoteChange
-from gateway.ports.history import Marks
+from gateway.ports.memory import HistoryStore, MarkKind, Marks, NoteChange
 
 log = structlog.get_logger(__name__)
 

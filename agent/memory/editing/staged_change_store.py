@@ -27,7 +27,8 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
 from gateway.events import PlatformAccount, short_id
-from gateway.ports import DocumentStore, MemoryProposal, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.memory import DocumentStore, MemoryProposal
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

@@ -25,7 +25,7 @@ from agent.memory.history.history_redaction import is_plain_file
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from agent.one_line import show_escapes
 from gateway.events import PlatformAccount, short_id
-from gateway.ports import MemoryProposal
+from gateway.ports.memory import MemoryProposal
 from gateway.text.redaction import has_token
 
 log = structlog.get_logger(__name__)

@@ -23,9 +23,8 @@ from agent.memory.erasure.word_match import (
     without_sentences,
 )
 from gateway.events import OutboundMessage, PlatformAccount
-from gateway.ports import FileKind, HistoryEntry, Job, TurnCommit
-from gateway.ports.erasure import PURGE
-from gateway.ports.proposals import MemoryProposal
+from gateway.ports.journal import Job, TurnCommit
+from gateway.ports.memory import PURGE, FileKind, HistoryEntry, MemoryProposal
 
 V = TypeVar("V")
 

@@ -19,7 +19,7 @@ from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job, JobAdvance
+from gateway.ports.journal import Job, JobAdvance
 
 DOWNLOADS = "downloads"  # a folder of the home with files that the console chat saved
 

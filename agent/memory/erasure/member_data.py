@@ -14,7 +14,8 @@ from agent.memory.erasure.scope_files import (
 )
 from agent.memory.erasure.word_match import ALL, without_entries, without_words
 from agent.memory.storage.transcript_lines import decode, encode, kind_of
-from gateway.ports import FileKind, Line
+from gateway.ports.journal import Line
+from gateway.ports.memory import FileKind
 
 _ALL = 2**62  # changes
 _TEXT_KINDS = frozenset({"message", "command", "notice"})

@@ -36,8 +36,8 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import SessionKey
-from gateway.ports import FileKind, Job, JobAdvance
-from gateway.ports.erasure import FORGET, FORGOTTEN, PURGE, ErasureFilter
+from gateway.ports.journal import Job, JobAdvance
+from gateway.ports.memory import FORGET, FORGOTTEN, PURGE, ErasureFilter, FileKind
 
 log = structlog.get_logger(__name__)
 

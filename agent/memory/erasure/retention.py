@@ -26,7 +26,8 @@ from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.transcript_lines import decode, encode, kind_of, parse_time
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import RAW_JSONL, FileKind, Job, Line
+from gateway.ports.journal import Job, Line
+from gateway.ports.memory import RAW_JSONL, FileKind
 
 log = structlog.get_logger(__name__)
 

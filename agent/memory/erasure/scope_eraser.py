@@ -26,8 +26,9 @@ from agent.memory.erasure.word_match import blank_value
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job, ScopeMove
-from gateway.ports.erasure import ErasureFilter
+from gateway.ports.access import ScopeMove
+from gateway.ports.journal import Job
+from gateway.ports.memory import ErasureFilter
 
 if TYPE_CHECKING:
     from gateway.store.account_links import SqlAccountLinks

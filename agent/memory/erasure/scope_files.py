@@ -23,8 +23,8 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind, Line
-from gateway.ports.erasure import UnscopedData
+from gateway.ports.journal import Line
+from gateway.ports.memory import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind, UnscopedData
 
 if TYPE_CHECKING:
     from agent.memory.editing.staged_change_store import StagedChangeStore

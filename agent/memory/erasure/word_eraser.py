@@ -36,7 +36,8 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION
 from gateway.events import PlatformAccount
-from gateway.ports import REMEMBER, FileKind, Job, Line, MarkKind
+from gateway.ports.journal import REMEMBER, Job, Line
+from gateway.ports.memory import FileKind, MarkKind
 
 log = structlog.get_logger(__name__)
 

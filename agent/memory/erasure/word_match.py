@@ -15,7 +15,7 @@ from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
 from agent.memory.erasure.phrase_matcher import PhraseMatcher
 from agent.memory.search.tokenizer import PLAIN
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, without_arguments
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 LONGEST = 500  # characters of a request
 _EXCERPT = 160  # characters

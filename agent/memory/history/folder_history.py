@@ -27,18 +27,18 @@ from agent.memory.history.history_files import (
 from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import decode, encode, utc_now
 from agent.memory.storage.unowned_folder import require_unowned
-from gateway.ports import (
+from gateway.ports.journal import Line
+from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
     RAW_JSONL,
     HistoryEntry,
     HistoryRevs,
-    Line,
     MarkKind,
+    Marks,
     NoteChange,
     ScopeHistory,
 )
-from gateway.ports.history import Marks
 from gateway.text.history_lines import encode_entry, encode_raw, read_entry
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,8 @@ from agent.memory.history.history_files import REPLACED, cursor_of, free_name, r
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import MarkKind, ScopeHistory, ScopeMove, StoredNote
+from gateway.ports.access import ScopeMove
+from gateway.ports.memory import MarkKind, ScopeHistory, StoredNote
 from gateway.text.history_lines import read_entry
 
 if TYPE_CHECKING:

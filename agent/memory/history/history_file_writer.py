@@ -23,7 +23,7 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, wait_for_thread
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.errors import StoreUnavailable
-from gateway.ports import HISTORY_JSONL, HISTORY_MD, StalePath
+from gateway.ports.memory import HISTORY_JSONL, HISTORY_MD, StalePath
 from gateway.text.history_lines import encode_entry
 
 if TYPE_CHECKING:

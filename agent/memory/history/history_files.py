@@ -15,7 +15,7 @@ from agent.memory.history.line_keys import ARCHIVE_SUFFIX
 from agent.memory.messages.message_range import entry_id
 from agent.memory.storage.disk import Disk, read_text, save_corrupt
 from agent.memory.storage.transcript_lines import decode, encode, utc_now
-from gateway.ports import (
+from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
     PRINTED_MARKS,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from agent.memory.history.history_files import NOTE_NAME
 from agent.memory.history.line_keys import line_fingerprint, remembered_lines
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode
-from gateway.ports import HISTORY_JSONL, RAW_JSONL, Line, MarkKind
+from gateway.ports.journal import Line
+from gateway.ports.memory import HISTORY_JSONL, RAW_JSONL, MarkKind
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

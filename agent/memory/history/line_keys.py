@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from gateway.ports import HistoryStore, MarkKind
+from gateway.ports.memory import HistoryStore, MarkKind
 
 ARCHIVE_SUFFIX = ".archive.md"  # of notes that old lines of MEMORY.md were moved to
 

@@ -32,7 +32,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.i18n import translate
-from gateway.ports import AcceptOutcome, Job
+from gateway.ports.journal import AcceptOutcome, Job
 
 if TYPE_CHECKING:
     from gateway.store.journal import SqlJournal

@@ -37,7 +37,8 @@ from agent.memory.history.line_keys import add_keys
 from agent.memory.jobs.memory_jobs import as_bullet
 from gateway.errors import ToolFailed
 from gateway.events import short_id
-from gateway.ports import DocumentChange, Job
+from gateway.ports.journal import Job
+from gateway.ports.memory import DocumentChange
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.memory.storage import transcript_lines as build
 from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage, short_id
-from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.journal import Job, MessageOutcome, SessionRow, TurnRecord
 
 if TYPE_CHECKING:
     from gateway.store.records import SqlTurnRecords

@@ -21,7 +21,8 @@ from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
-from gateway.ports import Job, MetricsRecorder
+from gateway.ports.journal import Job
+from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

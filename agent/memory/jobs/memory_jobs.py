@@ -17,7 +17,9 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import SHARED
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import REMEMBER, DocumentStore, HistoryStore, Job, MetricsRecorder, SessionRow
+from gateway.ports.journal import REMEMBER, Job, SessionRow
+from gateway.ports.memory import DocumentStore, HistoryStore
+from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

@@ -15,7 +15,8 @@ from agent.memory.storage.transcript_lines import (
     kind_of,
 )
 from gateway.events import SessionKey
-from gateway.ports import Line, StoredTurn
+from gateway.ports.journal import Line
+from gateway.ports.memory import StoredTurn
 
 if TYPE_CHECKING:
     from gateway.store.transcripts import SqlTranscripts

@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from agent.memory.privacy.export_jobs import ExportJobs
-from gateway.ports import FileKind
+from gateway.ports.memory import FileKind
 
 _SCOPE = r"(?:(?:shared|people/[^/]+|chats/[^/]+)/)?"  # with one memory for everything, the home itself is a scope
 _COUNTED = (FileKind.ATTACHMENT, FileKind.WORKSPACE, FileKind.DELETED)

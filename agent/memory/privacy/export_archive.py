@@ -27,7 +27,8 @@ from agent.memory.messages.message_range import moment
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import FILE_MODE, Disk
 from agent.memory.storage.transcript_lines import decode, encode, kind_of
-from gateway.ports import RAW_JSONL, Line
+from gateway.ports.journal import Line
+from gateway.ports.memory import RAW_JSONL
 
 _COPIES = "[A-Z]*.conflict-*.md"  # of documents, that two writers changed
 IS_EXPORT = "is_export"  # in file facts: exports do not contain earlier exports

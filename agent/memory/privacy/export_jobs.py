@@ -39,7 +39,8 @@ from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
-from gateway.ports import FileKind, Job, Line, ScopeFile, SessionRow
+from gateway.ports.journal import Job, Line, SessionRow
+from gateway.ports.memory import FileKind, ScopeFile
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles

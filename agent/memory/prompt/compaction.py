@@ -16,7 +16,7 @@ from agent.memory.prompt.trim_lines import apply_trim
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import kind_of
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move
 GROWTH = 8  # the next turn is expected to take this fraction of the limit

@@ -30,7 +30,7 @@ from agent.memory.prompt.prompt_window import (
 )
 from agent.memory.storage.transcript_lines import deleted_ids, kind_of
 from gateway.events import SessionKey
-from gateway.ports import Line, TurnRecord
+from gateway.ports.journal import Line, TurnRecord
 
 log = structlog.get_logger(__name__)
 

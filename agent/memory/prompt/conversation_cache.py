@@ -12,7 +12,8 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptWindow, fold, move_start
 from agent.memory.storage.transcript_lines import decode_lines, kind_of
 from gateway.events import SessionKey
-from gateway.ports import MessageOutcome, SessionRow, StoredTurn, StoredWindow, TurnRecord
+from gateway.ports.journal import MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.memory import StoredTurn, StoredWindow
 
 if TYPE_CHECKING:
     from gateway.store.transcripts import SqlTranscripts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.memory.messages.message_range import MessageRange, TranscriptRange
 from gateway.events import SessionKey
-from gateway.ports import Job, TurnRecord
+from gateway.ports.journal import Job, TurnRecord
 
 if TYPE_CHECKING:
     from agent.memory.prompt.conversation import Conversation

@@ -21,7 +21,7 @@ from agent.memory.prompt.prompt_window import PromptSnapshot
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.scopes import SHARED
 from agent.memory.storage import transcript_lines as build
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapshot folds them in
 CHARS_PER_TOKEN = 4

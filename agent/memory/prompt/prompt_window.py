@@ -21,7 +21,8 @@ from agent.memory.storage.transcript_lines import (
     kind_of,
     parse_time,
 )
-from gateway.ports import Line, anchor_index
+from gateway.ports.journal import Line
+from gateway.ports.memory import anchor_index
 
 KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (docs/adr/seeds.md, 004)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent.attachments.file_facts import facts_for_replay, facts_in
 from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 _TAIL = 4  # a quarter of what is shown is the text's end
 _NOTE = 120  # characters: a text that is not longer than its limit by this much is left alone

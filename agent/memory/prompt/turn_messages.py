@@ -18,7 +18,7 @@ from typing import Any
 from agent.attachments.file_facts import Fact, fact_line, facts_in, pictures_in
 from agent.llm.request_messages import NOTED
 from agent.memory.storage.transcript_lines import kind_of, to_messages
-from gateway.ports import Line
+from gateway.ports.journal import Line
 
 UNANSWERED = "[no answer was sent]"  # after a message whose turn failed
 _UNPROMPTED = "(no new message)"  # before words of the model that nobody asked for: a reminder, an import

@@ -39,10 +39,10 @@ from agent.memory.search.result_selection import (
     select_results,
 )
 from agent.memory.search.scope_index import IndexMatches, ScopeIndex
+from agent.memory.search.search_hits import MissingTime
 from agent.memory.search.search_unit import ERASURES, MEMORY, UnitSource, UnitSources
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ModelFailed
-from gateway.ports import MissingTime
 
 if TYPE_CHECKING:
     from agent.memory.search.embedding.embedder import Embedder

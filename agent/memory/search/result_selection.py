@@ -17,8 +17,8 @@ from agent.memory.search.ranking import (
     rank_seed,
 )
 from agent.memory.search.scope_index import IndexedPassage, IndexMatches, ScopeIndex
+from agent.memory.search.search_hits import MissingTime
 from agent.memory.search.search_unit import RankedCandidate, tokens
-from gateway.ports import MissingTime
 
 BUILDING = "building"  # in `RecallAnswer.note`: the index is being built; search again later
 RESULT_TOKENS = 1_500

@@ -14,10 +14,10 @@ from agent.memory.search import text_query
 from agent.memory.search.index_file import IndexFile
 from agent.memory.search.index_schema import REACH, SOURCE_SLOTS, map_sqlite_errors, unpack_text
 from agent.memory.search.query import SearchQuery
+from agent.memory.search.search_hits import MissingTime
 from agent.memory.search.search_unit import MEMORY, RankedCandidate, UnitSource
 from agent.memory.search.time_spans import ConversationReference, TimeSpan
 from agent.memory.search.tokenizer import expand_query_word, index_terms, words
-from gateway.ports import MissingTime
 
 if TYPE_CHECKING:
     from agent.memory.search.text_scores import UnitSizes

@@ -24,13 +24,14 @@ from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage
+from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.memory.search.search_unit import UnitSource, chunk_markdown, name_speaker
 from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_around, read_surroundings
 from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import StoreUnavailable
-from gateway.ports import MEMORY, SEARCH_DEFAULTS, HistoryStore, ScopeHead, SearchHit, SearchHits, SearchOptions
+from gateway.ports.memory import HistoryStore, ScopeHead
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
     from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
@@ -62,7 +63,7 @@ class RecallOptions:
 
 
 class ScopeRecall:
-    """Implements `SearchIndex` over a home's scopes and documents."""
+    """Recall inside one scope; the scope comes from the turn's principal, never from a model."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class ScopeRecall:
         return to_search_hits(answer, prefixes, zone, is_seed=self._turns is None)
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
-        """Return the lines around a hit; reads only sources that `search` can return."""
+        """Return the lines around a location from a search, in order; nothing for an unknown location."""
         if project != MEMORY:
             text = await asyncio.to_thread(self._papers.text, UnitSource(name=source, project=project))
             return lines_around(source, text, line)
@@ -140,7 +141,7 @@ class ScopeRecall:
         return await read_surroundings(self._source(scope), source, line)
 
     async def projects(self, scope: str) -> Sequence[str]:  # noqa: ARG002 - documents are the installation's
-        """Return the names of the projects with documents."""
+        """Return the names of the projects with documents, sorted."""
         return await asyncio.to_thread(self._projects)
 
     def last_error(self) -> str:
@@ -155,7 +156,7 @@ class ScopeRecall:
     # -- updating ----------------------------------------------------------------------------------
 
     def note(self, scope: str) -> None:
-        """Schedule an update of the index of *scope*, which has been written to."""
+        """Note a write in *scope*. It is indexed when the process is idle; a search indexes it at once."""
         self._noted[scope] = asyncio.get_running_loop().time()
         self._woken.set()
 

@@ -22,12 +22,11 @@ import structlog
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import FILE_MODE, Disk
 from gateway.errors import ObjectDamaged, UserError
-from gateway.ports.documents import is_mirrored
-from gateway.ports.earlier_files import CACHE, EarlierFile
-from gateway.ports.objects import ObjectStore
+from gateway.ports.memory import CACHE, EarlierFile, is_mirrored
 
 if TYPE_CHECKING:
     from gateway.store.earlier_files import SqlEarlierFiles
+    from gateway.store.objects import ObjectStore
 
 
 log = structlog.get_logger(__name__)

@@ -31,7 +31,7 @@ from agent.files.workspace_names import InvalidFileName, parse_own_name
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.events import quote_file_name
-from gateway.ports import BYTES, FileKind, ScopeFile, ScopeFileChange
+from gateway.ports.memory import BYTES, FileKind, ScopeFile, ScopeFileChange
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles

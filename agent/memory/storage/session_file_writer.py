@@ -33,7 +33,8 @@ from agent.memory.storage.transcript_files import archive_of, archive_path, read
 from agent.memory.storage.transcript_lines import encode
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import MIRROR, StaleFile, StoredEnd, StoredRecord, StoredTurn
+from gateway.ports.journal import StoredRecord
+from gateway.ports.memory import MIRROR, StaleFile, StoredEnd, StoredTurn
 
 if TYPE_CHECKING:
     from gateway.store.records import SqlTurnRecords

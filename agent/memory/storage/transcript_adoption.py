@@ -17,7 +17,8 @@ from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_files import read_head, read_transcript, transcript_of_archive
 from agent.memory.storage.transcript_lines import TranscriptBlock, encode, parse_time
 from gateway.events import SessionKey
-from gateway.ports import Line, MessageOutcome, SessionRow, StoredTurn
+from gateway.ports.journal import Line, MessageOutcome, SessionRow
+from gateway.ports.memory import StoredTurn
 
 if TYPE_CHECKING:
     from gateway.store.transcripts import SqlTranscripts

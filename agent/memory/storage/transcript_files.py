@@ -16,7 +16,7 @@ from pathlib import Path
 from agent.memory.scopes import list_scopes, scope_folder, transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import TranscriptBlock, decode, kind_of, parse_time
-from gateway.ports import Line, SessionRow
+from gateway.ports.journal import Line, SessionRow
 
 NEWEST_SESSIONS = 50  # checked at start: a journal loses the turns of recently used sessions
 _ARCHIVE = re.compile(r"([a-z2-7]{16})\.t[a-z0-9]*\.jsonl\Z")

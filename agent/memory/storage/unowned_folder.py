@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent.memory.scopes import AREAS, SHARED
 from gateway.errors import HomeInUse
-from gateway.ports import MIRROR
+from gateway.ports.memory import MIRROR
 
 
 @contextlib.contextmanager

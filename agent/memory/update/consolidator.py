@@ -34,7 +34,7 @@ from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer
 from agent.memory.storage.disk import Disk
 from agent.memory.update.consolidation_request import ConsolidationAnswer, request_consolidation
-from gateway.ports import DocumentStore, HistoryEntry, HistoryStore
+from gateway.ports.memory import DocumentStore, HistoryEntry, HistoryStore
 
 log = structlog.get_logger(__name__)
 

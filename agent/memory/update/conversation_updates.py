@@ -45,7 +45,7 @@ from agent.memory.update.memory_updates import NOT_YET, UpdateAnswer, UpdateCont
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import Job, Line, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.journal import Job, Line, MessageOutcome, SessionRow, TurnRecord
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

@@ -28,7 +28,8 @@ from agent.memory.storage.disk import Disk
 from agent.memory.update.dream_state import DreamPass, DreamRun
 from gateway.events import ChatKind, SessionKey
 from gateway.i18n import SLASH, ChatLanguage, translate
-from gateway.ports import DocumentChange, HistoryEntry, Job, SessionRow, TextChange
+from gateway.ports.journal import Job, SessionRow
+from gateway.ports.memory import DocumentChange, HistoryEntry, TextChange
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

@@ -29,7 +29,7 @@ from agent.memory.model_calls import (
     tool_attempts,
 )
 from agent.memory.update.dream_state import DreamPass
-from gateway.ports import HistoryEntry
+from gateway.ports.memory import HistoryEntry
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,7 @@ from agent.memory.documents.document_changes import CONSOLIDATION, DREAM_CAUSE, 
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.three_way_merge import three_way
 from agent.memory.update.dream_state import DREAM
-from gateway.ports import DocumentChange, TextChange
+from gateway.ports.memory import DocumentChange, TextChange
 
 RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind, and the turn that asked, if any
 FORGET = "forget"

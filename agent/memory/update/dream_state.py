@@ -11,7 +11,7 @@ from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.documents.document_changes import DREAM_CAUSE
 from agent.memory.editing.document_edits import DocumentEdit, read_edit
 from gateway.events import short_id
-from gateway.ports import HistoryEntry, MarkKind
+from gateway.ports.memory import HistoryEntry, MarkKind
 from gateway.text.json_lines import decode_line
 
 if TYPE_CHECKING:

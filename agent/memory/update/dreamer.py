@@ -35,7 +35,8 @@ from agent.memory.update.dream_state import (
 )
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
-from gateway.ports import HistoryEntry, Job
+from gateway.ports.journal import Job
+from gateway.ports.memory import HistoryEntry
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

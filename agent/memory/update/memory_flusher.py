@@ -20,7 +20,7 @@ from agent.memory.model_calls import LlmProvider, ProviderReply, UnusableAnswer,
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from agent.memory.storage.unowned_folder import require_unowned
-from gateway.ports import HistoryStore, MarkKind, NoteChange
+from gateway.ports.memory import HistoryStore, MarkKind, NoteChange
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,8 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.model_calls import UnusableAnswer, outage_delay, unlimited
 from agent.memory.prompt.due_jobs import APPLY
-from gateway.ports import DocumentStore, Job
+from gateway.ports.journal import Job
+from gateway.ports.memory import DocumentStore
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

@@ -17,7 +17,7 @@ from agent.memory.update.memory_flusher import FlushSection, MemoryFlusher
 from agent.memory.update.memory_updates import NOT_YET, UpdateAnswer, UpdateContext
 from agent.memory.update.session_note_writer import NoteSummary, SessionMemoryWriter
 from gateway.events import SessionKey
-from gateway.ports import Job, Line
+from gateway.ports.journal import Job, Line
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, build_prompt, clean, read_call, tool_attempts
 from agent.memory.update.memory_flusher import NoteWriter
 from agent.one_line import one_line
-from gateway.ports import NoteChange
+from gateway.ports.memory import NoteChange
 
 log = structlog.get_logger(__name__)
 

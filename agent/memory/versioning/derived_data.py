@@ -22,7 +22,7 @@ from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.update.session_note_writer import QUOTED
 from agent.memory.versioning.version_sources import remembering_turn
 from agent.one_line import one_line
-from gateway.ports import HISTORY_JSONL, RAW_JSONL, DocumentChange, HistoryEntry
+from gateway.ports.memory import HISTORY_JSONL, RAW_JSONL, DocumentChange, HistoryEntry
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

@@ -16,7 +16,8 @@ from agent.memory.editing.three_way_merge import revert_change
 from agent.memory.history.line_keys import keys_of_all_lines, line_fingerprint
 from agent.memory.storage.transcript_lines import decode_lines
 from agent.memory.versioning.version_sources import VersionSources, remembering_turn
-from gateway.ports import DisplayedMessage, DocumentChange, HistoryEntry, TextChange
+from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.memory import DocumentChange, HistoryEntry, TextChange
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

@@ -27,7 +27,8 @@ from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.versioning.derived_data import DeletionTrace, DerivedDataFinder
 from gateway.events import SessionKey, short_id
-from gateway.ports import FileKind, InboxRow, Job, MessageOutcome, SessionRow, StoredTurn, TurnRecord
+from gateway.ports.journal import InboxRow, Job, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.memory import FileKind, StoredTurn
 from gateway.text.deleted_messages import DIGEST, find_message
 
 if TYPE_CHECKING:

@@ -13,7 +13,9 @@ from agent.memory.messages.message_range import entry_id
 from agent.memory.messages.message_reader import messages_between
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
 from gateway.events import SessionKey
-from gateway.ports import DisplayedMessage, DocumentChange, HistoryEntry, Line
+from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.journal import Line
+from gateway.ports.memory import DocumentChange, HistoryEntry
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

@@ -17,11 +17,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from gateway.errors import SettingsError, WorkerReplaced
 from gateway.journal_file import JournalMove, StoreKind, misplaced_journal, read_move, write_move
-from gateway.ports.store import StoreLimits
 from gateway.settings import check_settings
 from gateway.store.claims import ChatClaims
 from gateway.store.database import Database
-from gateway.store.engine import Clock, utc_now
+from gateway.store.engine import Clock, StoreLimits, utc_now
 from gateway.store.postgres import schema
 from gateway.store.postgres.cap_session import CapConnection, connect_caps
 from gateway.store.postgres.connection import PostgresConnection

@@ -13,8 +13,7 @@ import structlog
 
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.journal_file import damaged_line, fault_line, misplaced_journal, read_only, remove_move
-from gateway.ports.store import StoreLimits
-from gateway.store.engine import Clock, utc_now
+from gateway.store.engine import Clock, StoreLimits, utc_now
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import schema
 from gateway.store.sqlite.connection import SqliteConnection

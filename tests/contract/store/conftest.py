@@ -9,9 +9,8 @@ from typing import Protocol
 
 import pytest
 
-from gateway.ports.store import StoreLimits
 from gateway.store import claims, workers
-from gateway.store.engine import Clock
+from gateway.store.engine import Clock, StoreLimits
 from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import open_file

@@ -22,8 +22,8 @@ from gateway.events import (
     turn_id,
 )
 from gateway.ports.journal import AcceptOutcome, InboxRow, MessageOutcome, TurnRecord
-from gateway.ports.store import StoreLimits
 from gateway.store import expiry
+from gateway.store.engine import StoreLimits
 from gateway.store.inbox import LONGEST_ID
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend

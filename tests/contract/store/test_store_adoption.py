@@ -8,9 +8,9 @@ import pytest
 
 from gateway.events import SessionKey
 from gateway.journal_file import OpenChoice, lost_journal, read_stamp
-from gateway.ports.outbox import PartState
-from gateway.ports.store import StoreLimits
+from gateway.ports.journal import PartState
 from gateway.store.adoption import OpenWork
+from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
 from gateway.store.sqlite.closed_journal import mark_adopted

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import Alert, NotificationState, PartState
+from gateway.ports.journal import PartState
+from gateway.store.alerts import Alert, NotificationState
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import accept, answer, parts_of, said
 

@@ -12,9 +12,9 @@ import pytest
 from agent.memory.prompt.prompt_snapshot import digest_of
 from gateway.errors import LeaseLost
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import FileKind
 from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import Job, JobAdvance, TurnCommit, TurnStep
+from gateway.ports.memory import FileKind
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway.ports import FileKind, HistoryEntry, NoteChange
-from gateway.ports.store import StoreLimits
+from gateway.ports.memory import FileKind, HistoryEntry, NoteChange
 from gateway.store.closed_store import read_store
 from gateway.store.consistency import TableCheck, check_tables, damaged_files
 from gateway.store.database import Database
+from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_store
 from tests.contract.store.conftest import StoreBackend

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from agent.memory.storage import transcript_lines as build
-from gateway.ports.caps import CapChange, CapQuery, CountedEntry, TokenCount
 from gateway.ports.journal import TurnStep
-from gateway.ports.store import StoreLimits
 from gateway.store import account_links, claims, journal, outbox, session_queue, suspects
-from gateway.store.cap_counts import SqlSharedCaps
+from gateway.store.cap_counts import CapChange, CapQuery, CountedEntry, SqlSharedCaps, TokenCount
+from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection

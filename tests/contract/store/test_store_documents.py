@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.ports import DocumentChange, DocumentState, ScopeHead, TextChange
-from gateway.ports.documents import rev_of
+from gateway.ports.memory import DocumentChange, DocumentState, ScopeHead, TextChange, rev_of
 from gateway.store import documents as statements
 from gateway.store.database import SharedDatabase
 from gateway.store.documents import SqlDocuments

@@ -15,11 +15,10 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage import earlier_files
 from agent.memory.storage.earlier_files import build_filter, drop_earlier_files, fetch_earlier_files
 from gateway.errors import UserError
-from gateway.ports.earlier_files import CACHE
-from gateway.ports.objects import ObjectStore
-from gateway.ports.store import StoreLimits
+from gateway.ports.memory import CACHE
 from gateway.store.earlier_files import SqlEarlierFiles
-from gateway.store.objects import DirectoryObjects
+from gateway.store.engine import StoreLimits
+from gateway.store.objects import DirectoryObjects, ObjectStore
 from gateway.store.postgres import open_database
 from gateway.store.sql_store import SqlStore
 from tests.fakes.earlier_database import MEMORY_ID, fill_database, mark_home

@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from gateway.ports import (
+from gateway.ports.journal import Job, TurnCommit
+from gateway.ports.memory import (
     FileKind,
     HistoryEntry,
-    Job,
     MemoryProposal,
     NoteChange,
     ScopeFile,
     ScopeFileChange,
     TextChange,
-    TurnCommit,
 )
 from gateway.store.database import SharedDatabase
 from gateway.store.sql_store import SqlStore

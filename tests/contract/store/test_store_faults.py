@@ -16,8 +16,8 @@ import pytest
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import Role
 from gateway.ports.journal import AcceptOutcome
-from gateway.ports.store import StoreLimits
 from gateway.store.database import Database, QueryResult
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore

@@ -19,8 +19,8 @@ import pytest
 from gateway.errors import SchemaTooNew, SchemaTooOld, SettingsError, StoreUnavailable, UserError
 from gateway.events import InboundKind, SessionKey
 from gateway.journal_file import damaged_line, lost_journal
-from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
+from gateway.store.engine import StoreLimits
 from gateway.store.migrations import MIGRATIONS, OLDEST
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, find_file_damage, open_file, open_store, schema

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
-from gateway.ports import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
-from gateway.ports.store import StoreLimits
+from gateway.ports.memory import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 from gateway.store import files as module
 from gateway.store import objects
 from gateway.store.database import SharedDatabase
+from gateway.store.engine import StoreLimits
 from gateway.store.files import PIECE_BYTES, SMALL_BYTES, SqlFiles
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import open_file

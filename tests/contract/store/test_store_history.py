@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.errors import StoreUnavailable
-from gateway.ports import (
+from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
     RAW_JSONL,

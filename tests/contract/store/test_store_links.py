@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job, MessageOutcome, ScopeMove, TurnRecord
+from gateway.ports.access import ScopeMove
+from gateway.ports.journal import Job, MessageOutcome, TurnRecord
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import START, accept, answered, claim, parts_of, receipt, said

@@ -18,9 +18,9 @@ from gateway.errors import HomeInUse, ParlourError, SchemaTooNew, SettingsError,
 from gateway.events import SessionKey
 from gateway.home import Home, hold_lock
 from gateway.journal_file import MOVED, STAMP, StoreKind, read_stamp
-from gateway.ports import FileKind
 from gateway.ports.journal import AcceptOutcome
-from gateway.ports.store import StoreLimits
+from gateway.ports.memory import FileKind
+from gateway.store.engine import StoreLimits
 from gateway.store.files import SMALL_BYTES
 from gateway.store.objects import DirectoryObjects
 from gateway.store.postgres import copies, open_database

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
-from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact
+from gateway.ports.memory import FACTS_EXPIRE, ModelFact
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.shared_workers import Workers
 from tests.fakes.turns import START

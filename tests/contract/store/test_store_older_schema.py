@@ -16,8 +16,8 @@ from agent.memory.storage.transcript_adoption import adopt_transcripts
 from gateway.app.lost_turns import describe_loss, find_lost_turns
 from gateway.events import SessionKey
 from gateway.home import Home
-from gateway.ports import StoredTurn
-from gateway.ports.store import StoreLimits
+from gateway.ports.memory import StoredTurn
+from gateway.store.engine import StoreLimits
 from gateway.store.sqlite import open_file
 from tests.fakes.memory import ProcessCrash, exchange, talk
 

@@ -8,8 +8,7 @@ import pytest
 
 from gateway.errors import LeaseLost
 from gateway.events import Attachment, InboundMessage, MessagePart, OutboundMessage, SessionKey
-from gateway.ports.journal import TurnLease
-from gateway.ports.outbox import PartState, PendingDelivery
+from gateway.ports.journal import PartState, PendingDelivery, TurnLease
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (

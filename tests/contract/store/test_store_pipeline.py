@@ -16,8 +16,8 @@ import pytest
 from gateway.errors import StoreUnavailable, UserError
 from gateway.events import SessionKey
 from gateway.ports.journal import AcceptOutcome
-from gateway.ports.store import StoreLimits
 from gateway.store.database import BatchedOperation, Database, QueryResult
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database, pipeline, schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore

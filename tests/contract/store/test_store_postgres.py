@@ -16,13 +16,13 @@ from psycopg.conninfo import make_conninfo
 
 from gateway.app.context import open_store as open_configured
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
-from gateway.ports.erasure import ErasureFilter
 from gateway.ports.journal import AcceptOutcome
-from gateway.ports.store import StoreLimits
+from gateway.ports.memory import ErasureFilter
 from gateway.settings import load_settings
 from gateway.store import erasure
 from gateway.store.database import Database
 from gateway.store.earlier_files import TABLES as EARLIER_TABLES
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database, open_store, schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore

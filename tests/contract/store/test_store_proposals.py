@@ -12,7 +12,8 @@ import pytest
 
 from gateway.errors import StoreUnavailable
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import MemoryProposal, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.memory import MemoryProposal
 from gateway.store import proposals as statements
 from gateway.store.proposals import SqlProposals
 from gateway.store.sql_store import SqlStore

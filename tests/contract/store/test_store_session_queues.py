@@ -11,8 +11,7 @@ import pytest
 from gateway.errors import LeaseLost
 from gateway.events import InboundKind, MessagePart, OutboundKind, SessionKey, turn_id
 from gateway.ports.journal import STOP_WANTED, AcceptOutcome, MessageOutcome, TurnStep
-from gateway.ports.store import StoreLimits
-from gateway.store.engine import utc_now
+from gateway.store.engine import StoreLimits, utc_now
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.clock import VirtualClock

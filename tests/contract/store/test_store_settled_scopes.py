@@ -22,7 +22,8 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
-from gateway.ports import REMEMBER, Job, ScopeMove, TurnLease, TurnStep
+from gateway.ports.access import ScopeMove
+from gateway.ports.journal import REMEMBER, Job, TurnLease, TurnStep
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, paused
 from tests.fakes.turns import ANN, accept, answered, claim, plain_record, said

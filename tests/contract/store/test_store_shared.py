@@ -18,11 +18,10 @@ from gateway.errors import StoreUnavailable
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import AccessChange, AccessEntry, AccessStatus
 from gateway.ports.channel import CACHED_NOTES
-from gateway.ports.journal import AcceptOutcome, Job, TurnLease
-from gateway.ports.outbox import PartState
-from gateway.ports.store import StoreLimits
+from gateway.ports.journal import AcceptOutcome, Job, PartState, TurnLease
 from gateway.store import claims, connections, turn_commits
 from gateway.store.database import Database, SharedDatabase
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database, open_store, schema, worker_locks
 from gateway.store.postgres.schema import read_workers
 from gateway.store.sql_store import SqlStore, look_again, share_work

@@ -12,7 +12,7 @@ from gateway.alerts import AlertMonitor, OwnerDirectory
 from gateway.alerts.alert_state import Observation, WebhookOrigin
 from gateway.alerts.monitor import AlertRecipients
 from gateway.events import SessionKey
-from gateway.ports import Alert
+from gateway.store.alerts import Alert
 from gateway.store.sql_store import SqlStore
 from tests.fakes.memory_channel import FakeChannel, MemoryPlatform
 from tests.fakes.meter import FakeMeter

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.events import MessagePart
-from gateway.ports.erasure import ErasureFilter
-from gateway.ports.outbox import OutboxPart
+from gateway.ports.journal import OutboxPart
+from gateway.ports.memory import ErasureFilter
 from gateway.store.database import SharedDatabase
 from gateway.store.outbox import freeze
 from gateway.store.row_codec import write_part

@@ -18,8 +18,9 @@ from agent.memory.prompt.prompt_snapshot import digest_of
 from agent.memory.storage import transcript_lines as build
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import FileKind, ScopeMove, StoredEnd, StoredTurn, TurnRecord
-from gateway.ports.erasure import ErasureFilter
+from gateway.ports.access import ScopeMove
+from gateway.ports.journal import TurnRecord
+from gateway.ports.memory import ErasureFilter, FileKind, StoredEnd, StoredTurn
 from gateway.store import transcripts as statements
 from gateway.store.sql_store import SqlStore
 from gateway.store.transcripts import SqlTranscripts

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gateway.events import SessionKey
-from gateway.ports import TurnQuery
+from gateway.store.inspection import TurnQuery
 from gateway.store.session_queue import HAS_SESSION
 from gateway.store.sql_store import SqlStore
 from tests.fakes.store import open_inline_store

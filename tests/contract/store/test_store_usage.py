@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.events import SessionKey
-from gateway.ports import TurnStep
-from gateway.ports.caps import TOOL_CALLS, CapNotice
-from gateway.ports.journal import CALL_NOTED_AFTER
-from gateway.ports.store import StoreLimits
+from gateway.ports.access import TOOL_CALLS, CapNotice
+from gateway.ports.journal import TurnStep
+from gateway.store.engine import StoreLimits
+from gateway.store.journal import CALL_NOTED_AFTER
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, START, answered, begin_turn, claim, said, spent

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.events import SessionKey
-from gateway.ports.store import StoreLimits
-from gateway.ports.workers import SharedWindows
+from gateway.ports.channel import SharedWindows
 from gateway.store.database import QueryResult
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from gateway.errors import LeaseLost, StoreUnavailable
-from gateway.ports.store import StoreLimits
 from gateway.store import workers
+from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.postgres.heartbeat import WorkerHeartbeat
 from gateway.store.sql_store import SqlStore

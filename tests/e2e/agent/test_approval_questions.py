@@ -13,7 +13,7 @@ from agent.memory.storage.transcript_lines import utc_now
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, SessionKey
-from gateway.ports import TurnCommit, TurnLease, TurnRecord
+from gateway.ports.journal import TurnCommit, TurnLease, TurnRecord
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.e2e.agent.test_staged_consolidation import FACTS, GOING, forgetting
 from tests.fakes.inprocess_gateway import InProcessGateway, PostedMessage, gateway

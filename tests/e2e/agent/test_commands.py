@@ -13,7 +13,7 @@ from gateway.app.runtime import Runtime
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from gateway.ports.journal import TurnQuery
+from gateway.store.inspection import TurnQuery
 from tests.fakes.held_model import HeldScriptModel, calls, users
 from tests.fakes.inprocess_gateway import OPEN, gateway
 

@@ -16,7 +16,8 @@ from agent.memory.storage.transcript_files import read_transcript
 from agent.memory.storage.transcript_lines import kind_of
 from gateway.errors import ModelUnreachable
 from gateway.operations.usage import usage_table
-from gateway.ports import HistoryEntry, Job
+from gateway.ports.journal import Job
+from gateway.ports.memory import HistoryEntry
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import stored_text
 from tests.fakes.histories import stored_entries

@@ -17,7 +17,7 @@ from agent.memory.storage.erasure_notes import owed_scopes
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.versioning import message_deletions
 from gateway.events import InboundKind, PlatformAccount
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import layers
 from tests.fakes.documents import stored_text

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.admission import AdmissionPolicy
-from gateway.ports import HistoryEntry
+from gateway.ports.memory import HistoryEntry
 from tests.e2e.agent.test_consolidation import SummaryModel as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk
 from tests.fakes.documents import stored_text

@@ -19,7 +19,7 @@ from gateway.commands.doctor import collect_findings
 from gateway.errors import ModelFailed
 from gateway.health import settings_checks
 from gateway.i18n import translate
-from gateway.ports.findings import Finding
+from gateway.ports.setup import Finding
 from tests.fakes.embeddings import EmbeddingFault
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server

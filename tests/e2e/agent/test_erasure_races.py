@@ -21,8 +21,7 @@ from agent.memory.editing.text_operations import AddLines
 from agent.memory.erasure import purge_jobs
 from agent.memory.history.folder_history import HistoryLog
 from agent.memory.storage.transcript_lines import utc_now
-from gateway.ports import HistoryEntry
-from gateway.ports.erasure import FORGET, PURGE
+from gateway.ports.memory import FORGET, PURGE, HistoryEntry
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, wait_until_purged
 from tests.fakes.canaries import ASCII, CYRILLIC, where

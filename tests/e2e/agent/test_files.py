@@ -19,7 +19,8 @@ from gateway.admission import AdmissionPolicy
 from gateway.control import LONGEST_LINE
 from gateway.errors import UserError
 from gateway.events import InboundKind
-from gateway.ports import BYTES, UsageRow
+from gateway.ports.journal import UsageRow
+from gateway.ports.memory import BYTES
 from tests.fakes import sample_files
 from tests.fakes.file_gateway import KEY, SCOPE, open_gateway, pictures, words
 from tests.fakes.held_model import HeldScriptModel, calls

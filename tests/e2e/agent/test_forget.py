@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.ports import MarkKind
+from gateway.ports.memory import MarkKind
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_gateway import gateway

@@ -23,7 +23,7 @@ from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.tools.toolbox import GROUP
 from gateway.admission import AdmissionPolicy
 from gateway.events import SessionKey
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
 from tests.fakes.held_model import results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, InstantModel, gateway

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from gateway.ports import ScopeMove
+from gateway.ports.access import ScopeMove
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, talk
 from tests.fakes.account_linking import code_of, link, settled, summarised, unlink
 from tests.fakes.documents import stored_states, stored_text

@@ -13,7 +13,8 @@ from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN
 from agent.turns.turn_runner import TurnRunner
 from gateway.errors import SendRefused
 from gateway.events import DeliveryReceipt, MessagePart, Role
-from gateway.ports import Channel, ChannelContext, InboxRow
+from gateway.ports.channel import Channel, ChannelContext
+from gateway.ports.journal import InboxRow
 from tests.e2e.agent.test_tool_questions import OutsideWorld, decide, waiting
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import WITH_FILES, InProcessFileChannel, InProcessFilePlugin, PlatformFiles, SentFile

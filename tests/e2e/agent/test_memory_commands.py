@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.memory.documents.file_documents import document_path
-from gateway.ports import HistoryEntry, NoteChange
+from gateway.ports.memory import HistoryEntry, NoteChange
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.fakes.documents import edit_by_hand, stored_changes, stored_text
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway

@@ -14,7 +14,8 @@ from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
-from gateway.ports import NoteChange, TurnLease, TurnStep
+from gateway.ports.journal import TurnLease, TurnStep
+from gateway.ports.memory import NoteChange
 from tests.fakes.documents import stored_changes
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import memory

@@ -12,7 +12,8 @@ import pytest
 from gateway.admission import AdmissionPolicy, policy_of
 from gateway.control import Line
 from gateway.errors import UserError
-from gateway.ports import AccessStatus, IntakeResult, IntakeVerdict, MembershipChange
+from gateway.ports.access import AccessStatus
+from gateway.ports.channel import IntakeResult, IntakeVerdict, MembershipChange
 from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
-from gateway.ports import Line
+from gateway.ports.journal import Line
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, Script, ScriptedAnswer, ScriptedToolCall, open_server
 from tests.fakes.strict_requests import STRICTEST, RequestRule, violations

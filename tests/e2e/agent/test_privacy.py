@@ -16,7 +16,8 @@ import aiohttp
 import pytest
 
 from gateway.errors import UserError
-from gateway.ports import ChannelCapabilities, FileKind
+from gateway.ports.channel import ChannelCapabilities
+from gateway.ports.memory import FileKind
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel, quiet, talk
 from tests.e2e.agent.test_purge import plant_canaries, use_canaries
 from tests.fakes.home_files import unknown_files

@@ -21,7 +21,8 @@ from dulwich.repo import Repo
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.memory.erasure.purge_jobs import SCRUB, scrub_job
 from gateway.events import SessionKey
-from gateway.ports import FileKind, HistoryEntry, Job
+from gateway.ports.journal import Job
+from gateway.ports.memory import FileKind, HistoryEntry
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
 from tests.fakes.documents import stored_text

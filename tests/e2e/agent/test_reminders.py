@@ -18,7 +18,7 @@ from agent.reminders.reminder import Reminder, reminders_in
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.errors import ModelFailed
 from gateway.events import InboundKind, Role
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from tests.fakes.account_linking import link, unlink
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

@@ -13,8 +13,8 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.app import composition
-from gateway.ports.objects import ObjectStore
 from gateway.settings import Settings
+from gateway.store.objects import ObjectStore
 from gateway.store.sql_store import SqlStore
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.clock import VirtualClock

@@ -13,7 +13,7 @@ from agent.tools.sources import LONGEST_RESULT, ToolResult
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.turns.turn_draft import StagedEffects
 from gateway.events import AnswerSource
-from gateway.ports import FileKind, FileTotal, ScopeFile
+from gateway.ports.memory import FileKind, FileTotal, ScopeFile
 from gateway.store.files import SqlFiles
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway

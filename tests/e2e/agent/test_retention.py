@@ -16,7 +16,9 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import read_transcript
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from gateway.events import SessionKey
-from gateway.ports import DisplayedMessage, FileKind, HistoryEntry, Job, NoteChange
+from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.journal import Job
+from gateway.ports.memory import FileKind, HistoryEntry, NoteChange
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.canaries import where

@@ -15,7 +15,7 @@ from agent.llm.scripted_model import ScriptEntry
 from agent.tools.standing_decisions import DURATION, STANDING_DECISION
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from tests.e2e.agent.test_tool_questions import SETTLED, decide, read_page, waiting
 from tests.fakes.account_linking import link, unlink
 from tests.fakes.held_model import HeldScriptModel, calls, results

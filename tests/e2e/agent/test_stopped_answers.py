@@ -14,7 +14,8 @@ from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.turns.turn_runner import TurnRunner
 from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import translate
-from gateway.ports import InboxRow, StoreLimits, TurnLease
+from gateway.ports.journal import InboxRow, TurnLease
+from gateway.store.engine import StoreLimits
 from gateway.store.journal import SqlJournal
 from gateway.store.sqlite import FILE, open_file
 from tests.fakes.held_model import HeldScriptModel, calls

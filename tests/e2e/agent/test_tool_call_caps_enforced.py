@@ -12,7 +12,7 @@ from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.errors import StoreUnavailable
-from gateway.ports.caps import ToolAllowance
+from gateway.ports.access import ToolAllowance
 from tests.e2e.agent.test_tool_questions import OutsideWorld, decide, waiting
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import OPEN, gateway

@@ -9,7 +9,7 @@ import pytest
 
 from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
 from gateway.delivery.outbox_dispatcher import OutboxDispatcher
-from gateway.ports import LinkFinder
+from gateway.ports.journal import LinkFinder
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 

@@ -12,7 +12,7 @@ import pytest
 from agent.llm.chat_model import ToolCall
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.toolbox import GROUP, Toolbox
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.llm_context import context

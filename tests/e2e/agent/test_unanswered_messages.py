@@ -15,7 +15,7 @@ from gateway.admission import AdmissionPolicy
 from gateway.events import InboundKind, SessionKey, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, FAILURES, failure_line
-from gateway.ports import IntakeVerdict
+from gateway.ports.channel import IntakeVerdict
 from tests.fakes.held_model import HeldScriptModel, calls, users
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.time_server import open_time_server

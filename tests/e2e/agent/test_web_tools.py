@@ -17,7 +17,7 @@ from agent.tools.toolbox import GROUP as TOOL_ENTRY_POINTS
 from agent.web.web_pages import WebPages
 from agent.web.web_search import SearchAge, WebHit
 from agent.web.web_tools import build_fetch_tool, build_search_tool
-from gateway.ports.entry_points import load_entry_points
+from gateway.installation import load_entry_points
 from tests.fakes import sample_files
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway

@@ -13,7 +13,7 @@ from channels.discord.interactions import definition
 from gateway.events import ChatKind, InboundMessage, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
-from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_interactions import FakeInteraction
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, GENERAL, GUILD

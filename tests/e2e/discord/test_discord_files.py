@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import Attachment, InboundMessage, MessagePart, OutboundKind, SessionKey
-from gateway.ports import SupportsFiles
+from gateway.ports.channel import SupportsFiles
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, BOT, GENERAL
 from tests.fakes.discord_rest import FILE_LIMIT

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage
-from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from tests.fakes.discord_harness import connected, ready
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, BOT_ROLE, GENERAL, GUILD, RANDOM, TEAM_ROLE
 from tests.fakes.discord_server import DiscordServer

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.ports import PlatformEvent
+from gateway.ports.channel import PlatformEvent
 from tests.fakes.discord_harness import connected
 from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, RANDOM
 from tests.fakes.discord_server import DiscordServer

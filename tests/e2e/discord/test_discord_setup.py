@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from channels.discord import plugin, setup
-from gateway.ports import Finding, FindingLevel, SupportsSetup
+from gateway.ports.setup import Finding, FindingLevel, SupportsSetup
 from tests.fakes.discord_harness import block
 from tests.fakes.discord_records import BOT
 from tests.fakes.discord_server import CONTENT_INTENT, DiscordServer

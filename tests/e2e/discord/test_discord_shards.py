@@ -14,7 +14,8 @@ from channels.discord import plugin
 from channels.discord.adapter import DiscordChannel
 from channels.discord.shards import IdentifyLimit
 from gateway.errors import UserError
-from gateway.ports import FindingLevel, PlatformEvent
+from gateway.ports.channel import PlatformEvent
+from gateway.ports.setup import FindingLevel
 from gateway.supervisor import Supervisor
 from tests.fakes.clock import VirtualClock
 from tests.fakes.connection_claims import ClaimTable, GrantedClaims

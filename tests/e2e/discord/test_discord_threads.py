@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import ChatActivity
+from gateway.ports.channel import ChatActivity
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, DiscordFault
 from tests.fakes.discord_server import DiscordServer

@@ -18,8 +18,8 @@ from gateway.commands.doctor import collect_findings
 from gateway.delivery import delivery_context
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.health.network_checks import probe_proxy
-from gateway.ports import FileKind
-from gateway.ports.findings import FindingLevel
+from gateway.ports.memory import FileKind
+from gateway.ports.setup import FindingLevel
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import TOKEN as DISCORD_TOKEN
 from tests.fakes.discord_server import open_discord

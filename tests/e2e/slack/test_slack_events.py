@@ -12,7 +12,7 @@ import pytest
 
 from gateway.errors import UnreadableEvent
 from gateway.events import InboundMessage
-from gateway.ports import IntakeResult, PlatformEvent
+from gateway.ports.channel import IntakeResult, PlatformEvent
 from gateway.quarantine import Quarantine, list_events
 from tests.fakes.meter import FakeMeter
 from tests.fakes.slack import running, slack

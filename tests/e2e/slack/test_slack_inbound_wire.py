@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import ParlourError, RetryLater
 from gateway.events import InboundKind
-from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from tests.fakes.conditions import eventually
 from tests.fakes.slack import build, running, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackFault, SlackServer, slack_server

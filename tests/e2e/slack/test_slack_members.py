@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import SendFailed
 from gateway.events import InboundKind, InboundMessage, Sender
-from gateway.ports import MembershipChange, SupportsSenderLookup
+from gateway.ports.channel import MembershipChange, SupportsSenderLookup
 from tests.fakes.conditions import eventually
 from tests.fakes.slack import RunningSlack, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SECRET, TEAM, SlackFault

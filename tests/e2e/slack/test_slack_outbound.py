@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import OutboundKind, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChatActivity
+from gateway.ports.channel import ChatActivity
 from tests.fakes.conditions import eventually
 from tests.fakes.slack import slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SlackFault

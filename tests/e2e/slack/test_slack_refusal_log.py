@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from channels.kit.background import ChatRateLimits
 from gateway import cli
 from gateway.errors import UserError
+from gateway.installation import operator_command
 from gateway.ports.access import OPERATOR, DecisionActor
-from gateway.ports.entry_points import operator_command
 from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons

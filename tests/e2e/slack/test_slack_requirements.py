@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.ports import FileKind
+from gateway.ports.memory import FileKind
 from tests.fakes.held_model import HeldModel
 from tests.fakes.slack import slack
 from tests.fakes.slack_gateway import CALL, open_gateway, transcripts

@@ -9,7 +9,7 @@ import pytest
 
 from channels.slack import plugin
 from channels.slack.oauth_scopes import SCOPES, manifest
-from gateway.ports import Finding, FindingLevel, SupportsSetup
+from gateway.ports.setup import Finding, FindingLevel, SupportsSetup
 from tests.fakes.slack import running, settings
 from tests.fakes.slack_http_events import SIGNING_SECRET
 from tests.fakes.slack_server import ANN, APP_TOKEN, DM, SlackFault, SlackServer, slack_server

@@ -12,7 +12,7 @@ from PIL import Image
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.i18n import translate
-from gateway.ports import FileKind
+from gateway.ports.memory import FileKind
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.stored_files import stored_files
 from tests.fakes.telegram_gateway import TEAM, EchoModel, open_gateway

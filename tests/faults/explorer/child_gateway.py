@@ -21,7 +21,7 @@ from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, serve
 from gateway.errors import OutcomeUnknown, ParlourError, StoreUnavailable, WorkerReplaced
 from gateway.events import DeliveryReceipt, InboundKind, MessagePart
 from gateway.logs import configure_logs
-from gateway.ports import Channel, ChannelCapabilities, ChannelContext
+from gateway.ports.channel import Channel, ChannelCapabilities, ChannelContext
 from gateway.settings import load_settings
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessPlugin, _installed

@@ -18,7 +18,7 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, turn_name
 
 STEPS = st.lists(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ports.documents import DocumentChange, DocumentState
+from gateway.ports.memory import DocumentChange, DocumentState
 from gateway.store.document_lines import DocumentLine, build_lines, compare_lines, join_lines, places_between
 
 AT = datetime(2026, 11, 28, tzinfo=UTC)

@@ -15,7 +15,7 @@ from agent.memory.history.folder_history import LOCK, HistoryLog
 from agent.memory.history.history_files import format_entry, printed_files, read_files
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
-from gateway.ports import HistoryEntry, MarkKind, ScopeHistory, StoredNote
+from gateway.ports.memory import HistoryEntry, MarkKind, ScopeHistory, StoredNote
 from gateway.text.history_lines import encode_entry
 from tests.fakes.memory import SCOPE
 from tests.fakes.store import open_inline_store

@@ -23,7 +23,7 @@ from agent.memory.storage.session_file_writer import FileWritePolicy, SessionFil
 from agent.memory.storage.transcript_files import transcript_of_archive
 from agent.memory.storage.transcript_lines import decode, decode_lines
 from gateway.events import SessionKey
-from gateway.ports import Line, TurnRecord
+from gateway.ports.journal import Line, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, DyingDisk, FakeRecords, ProcessCrash, exchange, turn_name
 
 THREAD, BOB = SessionKey("telegram", "42/7"), SessionKey("telegram", "43")

@@ -16,7 +16,7 @@ from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.prompt.turn_messages import call_id, turn_messages
 from agent.memory.storage import transcript_lines as build
 from gateway.errors import ModelAbility
-from gateway.ports import Line
+from gateway.ports.journal import Line
 from tests.fakes.memory import START
 from tests.fakes.strict_requests import STRICTEST, RequestRule, violations
 

@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.events import SessionKey
-from gateway.ports.access import AccessStatus
-from gateway.ports.pairing import PairingDecision
+from gateway.ports.access import AccessStatus, PairingDecision
 from tests.fakes.access_scene import OWNER, AccessScene
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store

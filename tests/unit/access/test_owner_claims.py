@@ -9,7 +9,7 @@ import pytest
 
 from gateway.access.owner_claims import GOOD_FOR, LOCKED_FOR, MOST_WRONG, TRIES
 from gateway.events import ChatKind, InboundMessage, Role
-from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from tests.fakes.access_roster import RosterScene, direct, scene
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import WallClock

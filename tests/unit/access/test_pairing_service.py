@@ -11,8 +11,15 @@ import pytest
 
 from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import PairingService
-from gateway.ports.access import OPERATOR, AccessChange, AccessEntry, AccessStatus, DecisionActor
-from gateway.ports.pairing import PairingDecision, PairingRefused
+from gateway.ports.access import (
+    OPERATOR,
+    AccessChange,
+    AccessEntry,
+    AccessStatus,
+    DecisionActor,
+    PairingDecision,
+    PairingRefused,
+)
 from gateway.store.sql_store import SqlStore
 from tests.fakes.access_scene import OWNER, AccessScene
 from tests.fakes.clock import VirtualClock

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from gateway.access.refusal_log import WORDS, OtherRefusal, RefusalLog, SilenceReason, explain_refusal
 from gateway.admission import AdmissionPolicy, Rejected, RejectionReason, admit
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
-from gateway.ports.caps import CapKind
-from gateway.ports.entry_points import operator_command
+from gateway.installation import operator_command
+from gateway.ports.access import CapKind
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 STRANGER = Rejected(reason=RejectionReason.STRANGER, would_admit="an entry")

@@ -9,7 +9,7 @@ from itertools import count
 
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.events import PlatformAccount
-from gateway.ports import UsageRow
+from gateway.ports.journal import UsageRow
 from tests.fakes.clock import at_once
 from tests.fakes.meter import FakeMeter
 

@@ -12,21 +12,18 @@ import pytest
 from gateway.access.refusal_log import RefusalLog
 from gateway.access.usage_caps import FIRST_TOKENS, FIRST_TURNS, CapLimits, UsageCapTracker
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
-from gateway.ports.access import PersonQuota
-from gateway.ports.caps import (
+from gateway.ports.access import (
     CapAllowance,
     CapKind,
     CapNotice,
     CappedSender,
     CapReached,
-    CapUsage,
     ExceededCap,
-    SpentTokens,
-    StartedTurn,
+    PersonQuota,
     format_micro_dollars,
     micro_dollars,
 )
-from gateway.store.usage import SqlCapUsage
+from gateway.store.usage import CapUsage, SpentTokens, SqlCapUsage, StartedTurn
 from tests.fakes.clock import at_once
 from tests.fakes.meter import FakeMeter
 

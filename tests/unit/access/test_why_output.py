@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.installation import operator_command
 from gateway.operations.people import silence_rows
-from gateway.ports.entry_points import operator_command
 from gateway.text.text_units import strip_control_characters
 
 SINCE = "2026-11-22T08:00:00.5Z"

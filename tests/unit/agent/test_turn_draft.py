@@ -10,7 +10,7 @@ from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.storage import transcript_lines as build
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import Attachment
-from gateway.ports import InboxRow, MessageOutcome, SessionRow, TurnLease, TurnStep
+from gateway.ports.journal import InboxRow, MessageOutcome, SessionRow, TurnLease, TurnStep
 from tests.fakes.turns import ANN, START, said
 
 CHART = Attachment(

@@ -16,7 +16,8 @@ from agent.turns.turn import RunningTurns, Turn
 from agent.turns.worker_pool import WorkerPool
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
-from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord
+from gateway.ports.journal import InboxRow, MessageOutcome, TurnCommit, TurnLease, TurnRecord
+from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.meter import FakeMeter

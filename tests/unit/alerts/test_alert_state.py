@@ -17,7 +17,7 @@ from gateway.alerts.alert_state import (
     mark_notified,
     update_alert,
 )
-from gateway.ports import Alert
+from gateway.store.alerts import Alert
 
 T0 = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 

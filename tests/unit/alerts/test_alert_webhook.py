@@ -17,7 +17,7 @@ from aiohttp import web
 from gateway.alerts import AlertWebhook
 from gateway.alerts.alert_state import WebhookOrigin
 from gateway.alerts.alert_webhook import KEPT
-from gateway.ports import Alert
+from gateway.store.alerts import Alert
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.loopback import serve_app

@@ -28,10 +28,11 @@ from gateway.alerts.monitor import Source
 from gateway.errors import FailureCause, LoginRefused, UserError
 from gateway.events import SessionKey, turn_id
 from gateway.i18n import translate
-from gateway.ports import Alert, PlatformEvent
-from gateway.ports.caps import CapAllowance, CapKind
-from gateway.ports.entry_points import operator_command
+from gateway.installation import operator_command
+from gateway.ports.access import CapAllowance, CapKind
+from gateway.ports.channel import PlatformEvent
 from gateway.quarantine.quarantine_folder import KEPT, QuarantineFolder
+from gateway.store.alerts import Alert
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock
 from tests.fakes.memory_channel import ChannelFault

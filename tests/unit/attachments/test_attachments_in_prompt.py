@@ -11,7 +11,7 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import BACKGROUND_TOKENS, CHARS_PER_TOKEN, PICTURES, MemoryView, opening
 from agent.memory.storage.transcript_lines import kind_of
-from gateway.ports import Line, SessionRow
+from gateway.ports.journal import Line, SessionRow
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 
 VIEW = MemoryView(soul="", user="", memory="- tea", shared="", rev="1")

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import SessionKey
-from gateway.ports import ChannelCapabilities, Preview, TurnLease
+from gateway.ports.channel import ChannelCapabilities
+from gateway.ports.journal import Preview, TurnLease
 from gateway.store.outbox import SqlOutbox
 from gateway.web.metrics import PrometheusRecorder
 from tests.fakes.clock import VirtualClock

@@ -17,8 +17,8 @@ from gateway.delivery.outbox_dispatcher import DELAYED_AFTER
 from gateway.events import SessionKey
 from gateway.health.gateway_checks import status_findings
 from gateway.operations.gateway import status_rows
-from gateway.ports import DelayedDelivery
-from gateway.ports.findings import FindingLevel
+from gateway.ports.journal import DelayedDelivery
+from gateway.ports.setup import FindingLevel
 from gateway.text.text_units import strip_control_characters
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock

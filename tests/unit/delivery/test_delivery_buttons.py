@@ -9,7 +9,7 @@ import pytest
 from gateway.delivery.chat_delivery import placeholder
 from gateway.delivery.part_planner import PartPlanner
 from gateway.events import ChatKind, MessageButton, OutboundMessage
-from gateway.ports import ChannelCapabilities
+from gateway.ports.channel import ChannelCapabilities
 from tests.fakes.memory_channel import FILING, FakeChannel
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway

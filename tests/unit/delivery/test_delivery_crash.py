@@ -13,7 +13,8 @@ import pytest
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChannelCapabilities, OutboxPart, PendingDelivery, TurnLease
+from gateway.ports.channel import ChannelCapabilities
+from gateway.ports.journal import OutboxPart, PendingDelivery, TurnLease
 from gateway.store.outbox import SqlOutbox
 from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, FakeChannel, MemoryPlatform
 from tests.fakes.turns import ANN, accept, said

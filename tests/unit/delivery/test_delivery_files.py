@@ -12,7 +12,7 @@ from gateway.delivery.part_planner import shown_name
 from gateway.events import Attachment, ChatKind, MessageButton
 from gateway.i18n import translate
 from gateway.i18n.formats import format_file_size
-from gateway.ports import TurnLease
+from gateway.ports.journal import TurnLease
 from tests.fakes.memory_channel import FILING, KEYED, RINGING, ChannelFault, ChatMessage, MemoryPlatform
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.events import Attachment, ChatKind, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChannelCapabilities
+from gateway.ports.channel import ChannelCapabilities
 from tests.fakes.memory_channel import FILING, KEYED, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import accept, claim, said
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway

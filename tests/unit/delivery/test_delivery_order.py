@@ -14,8 +14,8 @@ from gateway.delivery.chat_delivery import ATTEMPTS
 from gateway.delivery.part_planner import PartPlanner
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import OutboxPart, PendingDelivery
-from gateway.ports.erasure import ErasureFilter
+from gateway.ports.journal import OutboxPart, PendingDelivery
+from gateway.ports.memory import ErasureFilter
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import ANN, BOB, answer, answered, said

@@ -11,7 +11,8 @@ import pytest
 
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChannelCapabilities, TurnLease
+from gateway.ports.channel import ChannelCapabilities
+from gateway.ports.journal import TurnLease
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import ANN, BOB, answered

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.events import Attachment, ChatKind, OutboundMessage
 from gateway.i18n import translate
-from gateway.ports import ChannelCapabilities
+from gateway.ports.channel import ChannelCapabilities
 from tests.fakes.memory_channel import (
     FILING,
     KEYED,

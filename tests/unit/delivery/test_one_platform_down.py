@@ -18,7 +18,8 @@ from agent.turns.turn import RunningTurns, Turn
 from agent.turns.worker_pool import WorkerPool
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
-from gateway.ports import ChatActivity, InboxRow, MessageOutcome
+from gateway.ports.channel import ChatActivity
+from gateway.ports.journal import InboxRow, MessageOutcome
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import KEYED, RINGING, ChannelFault, FakeChannel, MemoryPlatform

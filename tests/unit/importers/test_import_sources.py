@@ -13,7 +13,7 @@ from agent.importers import SYSTEMS
 from agent.importers.import_data import ImportData
 from agent.importers.openclaw import convert_key
 from gateway.errors import UserError
-from gateway.ports.entry_points import operator_command
+from gateway.installation import operator_command
 from tests.fakes import other_bots
 from tests.fakes.other_bots import fingerprint, write
 

@@ -23,7 +23,7 @@ from agent.llm.provider_errors import context_limit
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory.storage.transcript_lines import format_time
 from gateway.errors import ContextOverflow
-from gateway.ports.model_facts import FACTS_EXPIRE
+from gateway.ports.memory import FACTS_EXPIRE
 from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter, request
 from tests.fakes.turns import WallClock
 

@@ -23,7 +23,7 @@ from gateway.errors import (
     ModelRateLimited,
     StoreUnavailable,
 )
-from gateway.ports.model_facts import FACTS_EXPIRE, ModelFact
+from gateway.ports.memory import FACTS_EXPIRE, ModelFact
 from gateway.store.model_facts import SqlModelFacts
 from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, memory_tools, request
 from tests.fakes.strict_requests import RequestRule, violations

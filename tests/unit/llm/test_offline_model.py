@@ -9,13 +9,13 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig
 from agent.llm.offline_model import open_model
+from agent.memory.search.search_hits import SearchHit, SearchHits
 from agent.tools.memory_tools import facts_in, format_hits, format_lines
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ModelRefused
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
-from gateway.ports import SearchHit, SearchHits
-from gateway.ports.entry_points import operator_command
+from gateway.installation import operator_command
 from tests.fakes.llm_context import FakeSearchIndex, context, memory_tools, request
 
 MODEL = open_model(ModelConfig(model="offline"))

@@ -19,9 +19,9 @@ from agent.memory.prompt.due_jobs import EDIT
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.errors import ToolFailed
-from gateway.ports import Job, StoreLimits
+from gateway.ports.journal import Job
 from gateway.store.database import Database
-from gateway.store.engine import StoreEngine
+from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.history import SqlHistory
 from gateway.store.workers import WorkerIdentity
 from tests.fakes.documents import FakeDocuments

@@ -16,7 +16,7 @@ from agent.memory.prompt.prompt_window import PromptWindow, fold, render
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
-from gateway.ports import Line
+from gateway.ports.journal import Line
 from tests.fakes.memory import START, exchange
 
 SMALL = PromptLimit(tokens=2_000, taken=200)

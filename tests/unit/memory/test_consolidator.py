@@ -16,7 +16,7 @@ from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs
 

@@ -12,7 +12,7 @@ from agent.memory.prompt.prompt_snapshot import MemoryView, opening
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import SessionKey
-from gateway.ports import SessionRow, TurnRecord
+from gateway.ports.journal import SessionRow, TurnRecord
 from tests.fakes.memory import (
     ANN,
     SCOPE,

@@ -13,7 +13,7 @@ from agent.memory.documents.document_adoption import adopt_documents
 from agent.memory.documents.document_changes import BY_HAND
 from agent.memory.documents.git_repository import RepositoryCommit, append_commits, open_repo
 from agent.memory.editing.document_file_writer import DocumentFileWriter
-from gateway.ports.documents import document_file
+from gateway.ports.memory import document_file
 from gateway.store.documents import SqlDocuments
 from tests.fakes.memory import SCOPE, START, FakeRecords, ProcessCrash
 

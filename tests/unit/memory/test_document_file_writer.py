@@ -22,7 +22,7 @@ from agent.memory.editing.document_file_writer import LONGEST_EDIT, DocumentFile
 from agent.memory.storage import disk as disk_module
 from agent.memory.storage.disk import Disk
 from gateway.errors import StoreUnavailable
-from gateway.ports.documents import DocumentChange, DocumentState, document_file
+from gateway.ports.memory import DocumentChange, DocumentState, document_file
 from gateway.store.documents import SqlDocuments
 from tests.fakes.clock import VirtualClock
 from tests.fakes.hand_edits import save_by_rename, save_in_place, saves_beside_changes

@@ -16,7 +16,8 @@ import pytest
 
 from agent.memory.storage import file_adoption
 from agent.memory.storage.file_adoption import adopt_files, adopt_workspaces
-from gateway.ports import BYTES, FileKind, StoreLimits
+from gateway.ports.memory import BYTES, FileKind
+from gateway.store.engine import StoreLimits
 from gateway.store.files import SMALL_BYTES, SqlFiles
 from gateway.store.sqlite import open_file
 from tests.fakes.stored_files import stored_files

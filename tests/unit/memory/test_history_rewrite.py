@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from agent.memory.documents.document_changes import rewrite_history
-from gateway.ports import DocumentChange, DocumentState
+from gateway.ports.memory import DocumentChange, DocumentState
 from tests.fakes.store import open_inline_store
 
 SCOPE, WORD = "people/ann", "zeppelin"

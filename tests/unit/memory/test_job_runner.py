@@ -13,7 +13,7 @@ import pytest
 from agent.locks import WorkerSlots
 from agent.memory.jobs.job_runner import Handler, JobRunner, RetryJobLater
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs
 

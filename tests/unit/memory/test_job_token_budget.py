@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.token_budget import TokenBudget
-from gateway.ports import Job
+from gateway.ports.journal import Job
 from gateway.store.usage import SqlUsage
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs

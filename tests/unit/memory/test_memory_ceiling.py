@@ -15,9 +15,9 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.folder_history import open_folder
 from agent.memory.history.line_keys import line_fingerprint
+from agent.memory.search.search_hits import SearchHit
 from agent.tools.tool import ScopedRecall
 from agent.turns.turn_memory import TurnMemoryTools
-from gateway.ports import SearchHit
 from tests.fakes.consolidation_scene import LooseDisk
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.llm_context import FakeSearchIndex

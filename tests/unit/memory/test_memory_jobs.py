@@ -12,7 +12,8 @@ import pytest
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs, append_bullet, as_bullet
-from gateway.ports import REMEMBER, ScopeDocument, SessionRow
+from gateway.ports.journal import REMEMBER, SessionRow
+from gateway.ports.memory import ScopeDocument
 from tests.fakes.clock import VirtualClock
 from tests.fakes.histories import open_history
 from tests.fakes.memory import ANN, SCOPE, START, FakeJobs, FaultyDisk, remember_job

@@ -7,7 +7,7 @@ import pytest
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import FORGOTTEN
-from gateway.ports import Line, MessageOutcome, TurnRecord
+from gateway.ports.journal import Line, MessageOutcome, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, turn_name
 
 

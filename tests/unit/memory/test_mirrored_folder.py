@@ -9,7 +9,7 @@ import pytest
 
 from agent.memory import MemoryFlusher, MemoryStore, SessionManager, SessionMemoryWriter, VectorMemoryManager
 from gateway.errors import HomeInUse
-from gateway.ports import MIRROR
+from gateway.ports.memory import MIRROR
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 
 SCOPE = "people/pocket%3aann"

@@ -20,7 +20,7 @@ from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prom
 from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
-from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.consolidation_scene import ConsolidationScene, LooseDisk
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name
 

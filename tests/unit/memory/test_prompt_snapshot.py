@@ -16,7 +16,8 @@ from agent.memory.prompt.prompt_snapshot import (
     opening,
     system_prompt,
 )
-from gateway.ports import Line, ScopeDocument, ScopeHead, SessionRow
+from gateway.ports.journal import Line, SessionRow
+from gateway.ports.memory import ScopeDocument, ScopeHead
 from tests.fakes.documents import FakeDocuments, open_documents
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 

@@ -27,7 +27,7 @@ from agent.memory.storage.session_file_writer import (
 from agent.memory.storage.transcript_files import read_head, read_transcript, segment_path, transcript_of_archive
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import MessageOutcome, TurnRecord
+from gateway.ports.journal import MessageOutcome, TurnRecord
 from gateway.store.transcripts import SqlTranscripts
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import (

@@ -26,7 +26,8 @@ from agent.memory.editing.text_operations import (
 )
 from agent.memory.erasure.word_match import ErasurePattern
 from gateway.events import PlatformAccount
-from gateway.ports import MemoryProposal, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.memory import MemoryProposal
 from gateway.store.proposals import SqlProposals
 from tests.fakes.documents import open_documents
 from tests.fakes.proposals import open_proposals, open_staging

@@ -15,7 +15,7 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from gateway.events import InboundMessage, Sender, SessionKey
-from gateway.ports import InboxRow, Line, MessageOutcome, PendingDelivery, TurnRecord
+from gateway.ports.journal import InboxRow, Line, MessageOutcome, PendingDelivery, TurnRecord
 from gateway.store.journal import SqlJournal
 from gateway.store.outbox import SqlOutbox
 from tests.fakes.memory import (

@@ -17,7 +17,8 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_adoption import adopt_transcripts
 from agent.memory.storage.transcript_files import archive_path, segment_path
 from gateway.events import SessionKey
-from gateway.ports import SessionRow, StoredTurn, TurnRecord
+from gateway.ports.journal import SessionRow, TurnRecord
+from gateway.ports.memory import StoredTurn
 from gateway.store.transcripts import SqlTranscripts
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, ProcessCrash, exchange, talk, turn_name
 

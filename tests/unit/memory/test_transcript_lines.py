@@ -12,7 +12,7 @@ from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import decode, encode, from_user, kind_of, replayable, to_messages
-from gateway.ports import Line
+from gateway.ports.journal import Line
 from tests.fakes.memory import START, turn_name
 
 TURN = turn_name(1)

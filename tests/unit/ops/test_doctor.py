@@ -22,12 +22,13 @@ from gateway.commands.doctor import collect_findings
 from gateway.health import machine_checks
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.health.network_checks import verify
-from gateway.ports import Alert, NotificationState, PlatformEvent
-from gateway.ports.findings import Finding, FindingLevel, fail
+from gateway.ports.channel import PlatformEvent
 from gateway.ports.journal import UsageRow
-from gateway.ports.store import StoreLimits
+from gateway.ports.setup import Finding, FindingLevel, fail
 from gateway.quarantine import Quarantine
 from gateway.settings import check_settings, load_settings
+from gateway.store.alerts import Alert, NotificationState
+from gateway.store.engine import StoreLimits
 from gateway.store.sqlite import open_store
 from tests.fakes.clock import VirtualClock
 from tests.fakes.inprocess_gateway import gateway

@@ -18,7 +18,7 @@ from gateway.app import ExtraPlugins, open_app, serve
 from gateway.commands import doctor
 from gateway.commands.doctor import collect_findings
 from gateway.errors import UserError
-from gateway.ports.findings import Finding, FindingLevel
+from gateway.ports.setup import Finding, FindingLevel
 from gateway.preflight import require_startable
 from gateway.settings import load_settings
 from tests.fakes.discord_server import DiscordServer, open_discord
@@ -265,7 +265,7 @@ def test_a_start_prints_the_line_that_gives_a_file_back(monkeypatch: pytest.Monk
                 f" parlour -R 12345:12345 {home}",
             ),
         ):
-            monkeypatch.setattr("gateway.ports.entry_points.in_container", lambda _, found=is_container: found)
+            monkeypatch.setattr("gateway.installation.in_container", lambda _, found=is_container: found)
             os.setegid(12345)
             os.seteuid(12345)
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.commands.doctor import collect_findings
-from gateway.ports.findings import Finding, FindingLevel
+from gateway.ports.setup import Finding, FindingLevel
 
 
 async def model_findings(home: Path, *, asks_model: bool) -> list[Finding]:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gateway.health.checks import CheckContext
 from gateway.health.network_checks import check_collector, check_webhook
-from gateway.ports.findings import FindingLevel
+from gateway.ports.setup import FindingLevel
 from gateway.settings import check_settings
 from tests.fakes.loopback import serve_app
 from tests.fakes.otlp_receiver import open_receiver

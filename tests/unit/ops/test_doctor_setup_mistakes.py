@@ -15,7 +15,7 @@ from gateway.health.checks import CheckContext
 from gateway.health.machine_checks import open_file_limit
 from gateway.health.settings_checks import STOP_SECONDS
 from gateway.home import Home, hold_lock
-from gateway.ports.findings import Finding, FindingLevel
+from gateway.ports.setup import Finding, FindingLevel
 from gateway.settings import check_settings
 from gateway.settings.llm import LlmSettings
 

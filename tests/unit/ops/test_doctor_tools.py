@@ -15,10 +15,10 @@ from agent.reminders.reminder_jobs import REVOKED
 from gateway.admission import policy_of
 from gateway.commands.doctor import collect_findings
 from gateway.events import SessionKey
-from gateway.ports import StoreLimits
-from gateway.ports.entry_points import operator_command
-from gateway.ports.findings import FindingLevel
+from gateway.installation import operator_command
+from gateway.ports.setup import FindingLevel
 from gateway.settings import disabled_tools
+from gateway.store.engine import StoreLimits
 from gateway.store.sqlite import open_store
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.unit.ops.test_memory_cli import CommandTerminal

@@ -12,7 +12,7 @@ from gateway.commands.doctor import collect_findings
 from gateway.health.checks import CheckContext
 from gateway.health.network_checks import check_addresses
 from gateway.net import public_http
-from gateway.ports.findings import FindingLevel
+from gateway.ports.setup import FindingLevel
 from gateway.settings import check_settings
 
 

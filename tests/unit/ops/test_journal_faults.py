@@ -17,7 +17,7 @@ import pytest
 
 from gateway.errors import StoreUnavailable
 from gateway.journal_file import journal_fault
-from gateway.ports.store import StoreLimits
+from gateway.store.engine import StoreLimits
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
 from tests.fakes.gateway import GatewayProcess, free_port

@@ -22,7 +22,7 @@ from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.home import SCHEMA
 from gateway.main import main
-from gateway.ports import SessionRow
+from gateway.ports.journal import SessionRow
 from tests.fakes import other_bots
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import START

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway import installation
 from gateway.i18n.message_catalogue import FOLDER, catalogue_path, read_catalogue
-from gateway.ports import entry_points
-from gateway.ports.entry_points import operator_command, with_operator_commands
+from gateway.installation import operator_command, with_operator_commands
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_a_command_is_named_as_it_works_here(
         (tmp_path / "Makefile").touch()
         (tmp_path / ".venv/bin").mkdir(parents=True)
         (tmp_path / ".venv/bin/parlour").touch()
-    monkeypatch.setattr(entry_points, "_MAKEFILE", tmp_path / "Makefile")
-    monkeypatch.setattr(entry_points, "in_container", lambda _: is_container)
+    monkeypatch.setattr(installation, "_MAKEFILE", tmp_path / "Makefile")
+    monkeypatch.setattr(installation, "in_container", lambda _: is_container)
     commands = [operator_command(words, {}) for words in ("init", "run", "doctor", "accept-loss")]
     assert commands == [init, run, doctor, loss]
     error = "it is damaged; run `parlour accept-loss`, or ask `parlour doctor` and `ann's parlour`"
@@ -54,7 +54,7 @@ def test_a_command_is_named_as_it_works_here(
 @pytest.mark.parametrize("language", [path.stem for path in sorted(FOLDER.iterdir()) if "." in path.name])
 def test_messages_to_people_name_the_command_that_works(language: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner who is alerted in a chat can paste the command into the machine's terminal, in every language."""
-    monkeypatch.setattr(entry_points, "operator_command", lambda words: f"here {words}")
+    monkeypatch.setattr(installation, "operator_command", lambda words: f"here {words}")
     assert "`parlour doctor`" in catalogue_path(language).read_text(encoding="utf-8")
     messages = read_catalogue(language).messages.values()
     assert any("`here doctor`" in message for message in messages)

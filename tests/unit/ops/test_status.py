@@ -17,7 +17,7 @@ from gateway.control import Line
 from gateway.control.registry import bind_group
 from gateway.errors import UserError
 from gateway.operations.gateway import GatewayOperations, status_rows
-from gateway.ports import Job, UsageRow
+from gateway.ports.journal import Job, UsageRow
 from gateway.settings import load_settings
 from tests.fakes.turns import answer, next_delivery, parts_of, said
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.events import SessionKey
 from gateway.operations.turns import stage_spans
-from gateway.ports import TurnTrace
+from gateway.store.inspection import TurnTrace
 from tests.fakes.clock import EPOCH
 
 

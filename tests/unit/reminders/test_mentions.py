@@ -16,7 +16,7 @@ from channels.telegram.render import render as render_telegram
 from gateway.delivery.delivery_context import DeliveryContext
 from gateway.delivery.part_planner import PartPlanner
 from gateway.events import ChatKind, MessagePart, OutboundMessage, SessionKey
-from gateway.ports import ChannelCapabilities
+from gateway.ports.channel import ChannelCapabilities
 from gateway.text.redaction import SecretRedactor
 
 TEXT = "⏰ ask <@U99>, @everyone and [Bob](tg://user?id=9) **now**"

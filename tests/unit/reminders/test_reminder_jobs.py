@@ -17,7 +17,7 @@ from agent.reminders.recurrence import parse_slot, to_utc
 from agent.reminders.reminder import DO, SAY, Reminder, job_prefix, reminders_in
 from agent.reminders.reminder_jobs import FAILED, REVOKED, ReminderJobs, settle_job
 from gateway.events import InboundMessage, Role, SessionKey, turn_id
-from gateway.ports import StoreLimits
+from gateway.store.engine import StoreLimits
 from gateway.store.records import SqlPreferences
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock

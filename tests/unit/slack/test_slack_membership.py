@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from channels.slack.parse import SlackBotIdentity, changed_user, chat_of, parse_membership, user_of
 from gateway.errors import UnreadableEvent
 from gateway.events import Sender
-from gateway.ports import MembershipChange
+from gateway.ports.channel import MembershipChange
 
 PAYLOADS = Path(__file__).parents[2] / "payloads" / "slack"
 ME = SlackBotIdentity(user="U0PARLOUR", bot="B0PARLOUR", team="T0HOME", handle="parlour")

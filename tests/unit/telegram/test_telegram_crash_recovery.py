@@ -9,7 +9,7 @@ import pytest
 
 from channels.telegram import inbound
 from channels.telegram.parse import parse_update
-from gateway.ports import PlatformEvent
+from gateway.ports.channel import PlatformEvent
 from tests.fakes.telegram_channel import open_line
 from tests.fakes.telegram_server import open_telegram
 from tests.fakes.web_services import FakePageServices

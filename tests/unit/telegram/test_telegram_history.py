@@ -11,7 +11,7 @@ import pytest
 
 from channels.telegram.chats import TelegramHistory
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
-from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from tests.fakes.telegram_channel import TelegramConnection, open_line
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 from tests.fakes.web_services import FakePageServices

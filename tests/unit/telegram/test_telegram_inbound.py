@@ -21,7 +21,7 @@ from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.logs import configure_logs
-from gateway.ports import IntakeResult, IntakeVerdict, PlatformEvent
+from gateway.ports.channel import IntakeResult, IntakeVerdict, PlatformEvent
 from gateway.quarantine import Quarantine, list_events
 from tests.fakes.meter import FakeMeter
 from tests.fakes.telegram_channel import TelegramConnection, open_line

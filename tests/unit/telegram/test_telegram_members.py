@@ -12,7 +12,7 @@ import pytest
 from telegram.error import TimedOut
 
 from gateway.events import ChatKind, InboundMessage, Sender
-from gateway.ports import MembershipChange, SupportsSenderLookup
+from gateway.ports.channel import MembershipChange, SupportsSenderLookup
 from tests.fakes.telegram_channel import TelegramConnection, open_line
 from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer, open_telegram
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefused
 from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports import ChatActivity
+from gateway.ports.channel import ChatActivity
 from tests.fakes.telegram_channel import TelegramConnection, open_line
 from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 

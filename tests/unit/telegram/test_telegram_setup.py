@@ -13,7 +13,7 @@ import pytest
 from channels.telegram import plugin
 from channels.telegram.inbound import TokenLock
 from gateway.logs import configure_logs
-from gateway.ports import Finding, FindingLevel, SupportsSetup
+from gateway.ports.setup import Finding, FindingLevel, SupportsSetup
 from tests.fakes.telegram_channel import block, open_line
 from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from agent.llm.chat_model import ToolCall
+from agent.memory.search.search_hits import MissingTime, SearchHit, SearchHits
 from agent.tools.memory_tools import NOTHING, REMEMBERED, append_missing, facts_in
 from agent.tools.toolbox import ToolOutcome
-from gateway.ports import MissingTime, SearchHit, SearchHits
 from tests.fakes.llm_context import FakeSearchIndex, context, memory_tools
 
 BOX = memory_tools()

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
+from agent.memory.search.search_hits import SearchHit, SearchOptions
 from agent.tools.tool import AskRule, ResultContent, Tool, ToolContext, ToolKind, tool
-from gateway.ports import SearchHit, SearchOptions
 from tests.fakes.llm_context import FakeSearchIndex, recall
 
 

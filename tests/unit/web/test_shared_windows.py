@@ -16,7 +16,7 @@ from channels.web.adapter import WebChannel, WebVisitor
 from channels.web.windows import ClientConnection
 from gateway.errors import OutcomeUnknown, StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
-from gateway.ports import ChatActivity
+from gateway.ports.channel import ChatActivity
 from tests.fakes.connection_claims import GrantedClaims
 from tests.fakes.web_services import FakePageServices
 

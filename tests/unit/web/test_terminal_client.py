@@ -20,7 +20,7 @@ from channels.web.frame_channel import ConsoleChannel
 from channels.web.terminal import ConsoleFiles, TerminalScreen, _markdown, run_chat
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
-from gateway.ports import IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from gateway.text.text_units import strip_control_characters
 from tests.fakes.clock import VirtualClock
 from tests.fakes.web_services import FakePageServices

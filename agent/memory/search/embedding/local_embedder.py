@@ -20,7 +20,7 @@ from typing import Any
 
 from agent.memory.search.embedding.embedder import Matrix, normalize_rows
 from gateway.errors import ModelFailed, SettingsError
-from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.installation import HOW_TO_INSTALL
 
 _BATCH = 16
 _NICENESS = 10  # of the thread that embeds passages, a ninth of the weight of the others

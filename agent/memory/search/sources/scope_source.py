@@ -16,11 +16,13 @@ from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.history.history_files import NOTE_NAME
 from agent.memory.history.line_keys import ARCHIVE_SUFFIX, keys_of_all_lines, line_fingerprint
 from agent.memory.messages.taint import origin_of_words
+from agent.memory.search.search_hits import SearchHit
 from agent.memory.search.search_unit import ERASURES, SearchUnit, SourceReading, UnitSource, chunk_markdown
 from agent.memory.search.sources.transcript_source import TranscriptSource, text_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
-from gateway.ports import HistoryEntry, HistoryStore, Line, ScopeHead, SearchHit
+from gateway.ports.journal import Line
+from gateway.ports.memory import HistoryEntry, HistoryStore, ScopeHead
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

@@ -19,7 +19,8 @@ from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.search_unit import SearchUnit, SourceReading, chunk_message, group_by_silence
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode_lines, format_time, kind_of, parse_time
 from gateway.events import SessionKey
-from gateway.ports import Line, StoredTurn, TranscriptHead
+from gateway.ports.journal import Line
+from gateway.ports.memory import StoredTurn, TranscriptHead
 
 if TYPE_CHECKING:
     from gateway.store.transcripts import SqlTranscripts

@@ -16,7 +16,8 @@ from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import Job, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.journal import Job
 from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
 from gateway.store.jobs import SqlJobs
 from tests.fakes.memory import SCOPE, START, FakeRecords, talk

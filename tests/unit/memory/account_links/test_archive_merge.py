@@ -16,7 +16,8 @@ from agent.memory.history.line_keys import add_keys, line_fingerprint
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import HistoryEntry, MarkKind, NoteChange, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange
 from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
 from tests.fakes.histories import KilledHistory, SyncHistory
 from tests.fakes.memory import START, DyingDisk, FakeRecords, ProcessCrash, talk

@@ -28,7 +28,8 @@ from agent.memory.account_links.version_merge import divide_documents, find_owne
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from gateway.events import PlatformAccount
-from gateway.ports import DocumentChange, DocumentState, FileKind, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.memory import DocumentChange, DocumentState, FileKind
 from gateway.store.sqlite import schema
 from gateway.store.sqlite.connection import SqliteConnection
 from tests.fakes.documents import FakeDocuments, run

@@ -12,7 +12,7 @@ from agent.memory.documents.document_changes import TRACKED, rewrite_history
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.update.dream_service import DreamService, RestoreConflict, RestoreDone
 from agent.memory.versioning.memory_service import MemoryService, UndoResult
-from gateway.ports import ScopeDocument
+from gateway.ports.memory import ScopeDocument
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
 from tests.fakes.histories import open_history
 from tests.fakes.memory import SCOPE, FaultyDisk, ProcessCrash

@@ -19,7 +19,7 @@ from agent.memory.update.dream_phases import TOKENS_IN
 from agent.memory.update.dreamer import DreamSchedule
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.events import PlatformAccount
-from gateway.ports import DocumentChange, MarkKind, TextChange
+from gateway.ports.memory import DocumentChange, MarkKind, TextChange
 from tests.fakes.documents import run
 from tests.fakes.dream_scene import ROOM, DreamScene, Said, add, edits, remove, swap
 from tests.fakes.memory import killed_runs

@@ -16,7 +16,7 @@ import pytest
 from dulwich.repo import Repo
 
 from agent.memory.documents.document_commits import DocumentCommits
-from gateway.ports import DocumentChange, DocumentState
+from gateway.ports.memory import DocumentChange, DocumentState
 from tests.fakes.canaries import CANARIES, where
 
 Plant = Callable[[Path, str], object]

@@ -11,7 +11,8 @@ import pytest
 from agent.memory.erasure.commit_filter import CommitFilter
 from agent.reminders.reminder import REMIND
 from gateway.events import Attachment, OutboundMessage
-from gateway.ports import REMEMBER, FileKind, HistoryEntry, Job, JobAdvance, TurnCommit, TurnRecord
+from gateway.ports.journal import REMEMBER, Job, JobAdvance, TurnCommit, TurnRecord
+from gateway.ports.memory import FileKind, HistoryEntry
 from tests.fakes.memory import SCOPE, START, exchange
 
 WORD = "zeppelin"

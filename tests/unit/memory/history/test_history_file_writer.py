@@ -13,7 +13,8 @@ from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import printed_files, read_files
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import encode
-from gateway.ports import HistoryEntry, MarkKind, NoteChange, ScopeHistory, ScopeMove
+from gateway.ports.access import ScopeMove
+from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange, ScopeHistory
 from tests.fakes.histories import SyncHistory
 from tests.fakes.memory import SCOPE, START, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.memory.history.folder_history import HistoryLog
-from gateway.ports import HistoryEntry
+from gateway.ports.memory import HistoryEntry
 from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 
 OLD = """# History

@@ -11,7 +11,8 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.storage import transcript_lines as build
 from gateway.events import Attachment, OutboundMessage, SessionKey
-from gateway.ports import FileKind, Job, PendingDelivery
+from gateway.ports.journal import Job, PendingDelivery
+from gateway.ports.memory import FileKind
 from tests.fakes.memory import ANN, SCOPE, START, FakeJobs, FakeRecords
 
 

@@ -12,7 +12,8 @@ from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, line
 from agent.memory.search.sources.transcript_source import TranscriptSource
 from agent.memory.storage.transcript_lines import forgotten_line
 from gateway.events import SessionKey
-from gateway.ports import HistoryEntry, TurnRecord
+from gateway.ports.journal import TurnRecord
+from gateway.ports.memory import HistoryEntry
 from tests.fakes.histories import SyncHistory
 from tests.fakes.memory import ANN, SCOPE, START, CountingTranscripts, FakeRecords, exchange, talk
 

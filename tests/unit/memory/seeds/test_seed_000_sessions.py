@@ -10,7 +10,7 @@ from typing import Any
 from agent.memory import Session, SessionManager
 from agent.memory.history.folder_history import HistoryLog
 from agent.memory.scopes import scope_folder
-from gateway.ports import HistoryEntry
+from gateway.ports.memory import HistoryEntry
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import CountingDisk
 from tests.fakes.other_bots import write

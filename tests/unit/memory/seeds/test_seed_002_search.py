@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.search.search_hits import MEMORY, SearchHits, SearchOptions
 from agent.tools.toolbox import Toolbox
-from gateway.ports import MEMORY, SearchHits, SearchOptions
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import open_server

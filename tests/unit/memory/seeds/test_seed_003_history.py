@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.memory import MemoryStore
 from agent.memory.history.folder_history import HistoryLog
-from gateway.ports import HistoryEntry
+from gateway.ports.memory import HistoryEntry
 
 LINE = (
     '{"cursor": 42, "timestamp": "2026-04-03 00:02", '
