@@ -12,7 +12,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 
 _WITHOUT_GATEWAY = ("accept-loss", "import", "init", "mirror import", "restore", "store")  # commands for when none runs
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[1]
 _COMMIT = re.compile("[0-9a-f]{7,40}")
 _MAKEFILE = _ROOT / "Makefile"  # of a checkout; a wheel has none
 
