@@ -9,16 +9,12 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.commands.run import SWITCH_INTERVAL
 from gateway.events import SessionKey
-from gateway.ports.memory import StoredTurn
-from gateway.store.engine import StoreLimits
-from gateway.store.sqlite import FILE, open_file
-from gateway.text.json_lines import encode_lines
 from tests.benchmarks.harness import ProcessMeter, median, row
+from tests.benchmarks.long_conversations import open_past, stored_turn
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.memory import exchange
 
@@ -32,13 +28,12 @@ async def measure() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL)
     with tempfile.TemporaryDirectory(prefix="parlour-forget-") as folder:
         home = Path(folder) / "home"
-        await asyncio.to_thread(home.mkdir, 0o700)
-        store = await open_file(home / FILE, StoreLimits())
-        try:
-            await store.transcripts.adopt(_SCOPE, _CHAT, list(_past()), in_files=True)
-            await store.transcripts.mark_adopted()
-        finally:
-            await store.close()
+        records = (
+            exchange(n, 2 * n, answered=f"about number {n} we said that it is even", key=_CHAT, scope=_SCOPE)
+            for n in range(TURNS)
+        )
+        async with open_past(home) as store:
+            await store.transcripts.adopt(_SCOPE, _CHAT, list(map(stored_turn, records)), in_files=True)
         async with gateway(home=home, model=InstantModel()) as bench:
             calm = [await _say(bench) for _ in range(CALM)]
             for words in ("number 4242", "Istanbul", "number"):
@@ -57,23 +52,6 @@ async def measure() -> None:
                     beside_ms=median(beside) * 1e3,
                     slowest_ms=max(beside) * 1e3,
                 )
-
-
-def _past() -> Iterator[StoredTurn]:
-    for n in range(TURNS):
-        record = exchange(n, 2 * n, answered=f"about number {n} we said that it is even", key=_CHAT, scope=_SCOPE)
-        yield StoredTurn(
-            seq=0,
-            turn=record.turn,
-            key=_CHAT,
-            transcript=record.transcript,
-            from_index=record.from_index,
-            to_index=record.to_index,
-            at=record.at,
-            outcome=str(record.outcome),
-            body=encode_lines(record.lines),
-            inbox=record.inbox,
-        )
 
 
 async def _say(bench: InProcessGateway) -> float:

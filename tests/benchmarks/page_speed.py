@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,11 +10,8 @@ from pathlib import Path
 from playwright.async_api import Page
 
 from gateway.events import SessionKey
-from gateway.ports.memory import StoredTurn
-from gateway.store.engine import StoreLimits
-from gateway.store.sqlite import FILE, open_file
-from gateway.text.json_lines import encode_lines
 from tests.benchmarks.harness import median, percentile, row
+from tests.benchmarks.long_conversations import open_past, stored_turn
 from tests.e2e.browser import open_browser, open_chat
 from tests.fakes.gateway import gateway
 from tests.fakes.memory import exchange
@@ -166,29 +162,7 @@ async def opening_time(page: Page) -> int:
 
 async def write_conversation(home: Path, turns: int, answer: Callable[[int], str]) -> None:
     """Store a conversation of the owner on the page in a new home, as a gateway does."""
-    await asyncio.to_thread(home.mkdir, 0o700, parents=True)
-    key, scope, start = SessionKey("web", "owner"), "people/web%3aowner", 0
-    stored: list[StoredTurn] = []
-    for n in range(turns):
-        record = exchange(n, start, answered=answer(n), key=key, scope=scope)
-        stored.append(
-            StoredTurn(
-                seq=0,
-                turn=record.turn,
-                key=key,
-                transcript=record.transcript,
-                from_index=start,
-                to_index=record.to_index,
-                at=record.at,
-                outcome=str(record.outcome),
-                body=encode_lines(record.lines),
-                inbox=record.inbox,
-            )
-        )
-        start = record.to_index
-    store = await open_file(home / FILE, StoreLimits())
-    try:
-        await store.transcripts.adopt(scope, key, stored, in_files=True)
-        await store.transcripts.mark_adopted()
-    finally:
-        await store.close()
+    key, scope = SessionKey("web", "owner"), "people/web%3aowner"
+    records = (exchange(n, 2 * n, answered=answer(n), key=key, scope=scope) for n in range(turns))
+    async with open_past(home) as store:
+        await store.transcripts.adopt(scope, key, list(map(stored_turn, records)), in_files=True)

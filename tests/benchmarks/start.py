@@ -39,9 +39,6 @@ _ROWS_OF_TURNS = (
     " payload) SELECT 'pocket:c' || (n % 1000), 'answered', 't' || n, 'u', ?1, n, 100, 0, 'member', ?1, ?1,"
     " printf('%.400c', 'x') FROM turns",
     "INSERT INTO dedupe (name, revision, seq) SELECT 'pocket:c' || (n % 1000) || ':' || n, '', n FROM turns",
-    "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure,"
-    " supersedes, scope) SELECT 't' || n, 'pocket:c' || (n % 1000), 'a', 'answered', 0, 2, '[1]', ?1, '', '', '',"
-    " 'people/pocket:u' FROM turns",
     "INSERT INTO outbox (id, key, ended_at, payload) SELECT 't' || n || '.1', 'pocket:c', ?1, printf('%.300c', 'x')"
     " FROM turns",
     "INSERT INTO usage (turn, person, chat, purpose, model, tokens_in, tokens_out, tokens_cached, cost, at) SELECT"
@@ -89,7 +86,6 @@ def start_of_many() -> None:
         home = Path(folder) / "home"
         asyncio.run(live(home, ConversationSizes(CHATS_OF_MANY, 2 * TURNS_OF_MANY)))
         _fill_journal(home / "journal.db")
-        _one(Path(folder), {})  # which takes the files over
         starts: list[GatewayStart] = []
         for _ in range(RUNS):
             _drop_pages(home)
