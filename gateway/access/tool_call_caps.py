@@ -15,10 +15,17 @@ from cachetools import LRUCache
 
 from gateway.events import PlatformAccount
 from gateway.i18n.time_zones import find_midnight
-from gateway.ports.access import TOOL_CALLS, ToolAllowance
+from gateway.ports.access import (
+    TOOL_CALLS,
+    CapChange,
+    CapQuery,
+    CountedEntry,
+    SharedCapCounts,
+    TokenCount,
+    ToolAllowance,
+)
 from gateway.ports.journal import UsageRow
 from gateway.ports.metrics import MetricsRecorder
-from gateway.store.cap_counts import CapChange, CapQuery, CountedEntry, SharedCapCounts, TokenCount
 
 if TYPE_CHECKING:
     from gateway.store.cap_counts import SqlSharedCaps

@@ -36,17 +36,20 @@ from gateway.ports.access import (
     MICROS,
     NO_QUOTA,
     CapAllowance,
+    CapChange,
     CapKind,
     CapNotice,
     CappedSender,
+    CapQuery,
     CapReached,
+    CountedEntry,
     ExceededCap,
     PersonQuota,
     Release,
+    SharedCapCounts,
     micro_dollars,
 )
 from gateway.ports.metrics import MetricsRecorder
-from gateway.store.cap_counts import CapChange, CapQuery, CountedEntry, SharedCapCounts
 
 if TYPE_CHECKING:
     from gateway.store.cap_counts import SqlSharedCaps

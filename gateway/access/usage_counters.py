@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from gateway.events import SessionKey
-from gateway.ports.access import CapNotice
-from gateway.store.cap_counts import CountedEntry, TokenCount
+from gateway.ports.access import CapNotice, CountedEntry, TokenCount
 from gateway.store.usage import CapUsage
 
 WINDOW = timedelta(minutes=10)

@@ -36,11 +36,11 @@ from gateway.ports.channel import Channel, MembershipChange, SupportsSenderLooku
 from gateway.ports.journal import InboxRow, SessionRow, is_set_by_person
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import entry_error
-from gateway.store.account_links import SqlAccountLinks
-from gateway.store.records import SqlTurnRecords
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
+    from gateway.store.account_links import SqlAccountLinks
+    from gateway.store.records import SqlTurnRecords
 
 log = structlog.get_logger(__name__)
 

@@ -29,10 +29,10 @@ from gateway.errors import ModelAbility
 from gateway.events import SessionKey
 from gateway.installation import package_version
 from gateway.ports.channel import SupportsLogin
-from gateway.store.alerts import SqlAlerts
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
+    from gateway.store.alerts import SqlAlerts
 
 LOCAL_OWNER = "owner"  # the user of this machine's page and terminal (channels/web/adapter.py)
 _MOST_ALERTS = 20

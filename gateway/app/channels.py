@@ -36,10 +36,10 @@ from gateway.ports.channel import (
 from gateway.ports.journal import Job
 from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverrides
-from gateway.store.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
+    from gateway.store.sql_store import SqlStore
 
 
 @dataclass(frozen=True, slots=True)

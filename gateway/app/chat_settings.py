@@ -28,12 +28,12 @@ from gateway.ports.access import ChatOverride, MessageContext
 from gateway.ports.channel import ReplyPolicy
 from gateway.settings.disabled_tools import disabled_tools
 from gateway.settings.settings_model import Settings, ToolRightsSettings
-from gateway.store.account_links import SqlAccountLinks
 
 if TYPE_CHECKING:  # what is off is not imported
     from agent.web.web_pages import WebPages
     from agent.web.web_search import SearchEngine
     from gateway.app.runtime import Runtime
+    from gateway.store.account_links import SqlAccountLinks
 
 log = structlog.get_logger(__name__)
 

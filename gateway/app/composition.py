@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -35,9 +35,11 @@ from gateway.home_migration import open_home
 from gateway.operations.gateway import GatewayOperations
 from gateway.settings import Settings
 from gateway.store.objects import ObjectStore, open_objects
-from gateway.store.sql_store import SqlStore
 from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit
+
+if TYPE_CHECKING:
+    from gateway.store.sql_store import SqlStore
 
 
 @asynccontextmanager

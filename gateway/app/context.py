@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.erasure.commit_filter import CommitFilter
@@ -19,9 +19,11 @@ from gateway.installation import HOW_TO_INSTALL, load_entry_points
 from gateway.ports.channel import ChannelPlugin, PlatformTraits
 from gateway.settings import InstalledPlugins, Settings
 from gateway.store.engine import BLANK_AFTER, StoreLimits
-from gateway.store.objects import ObjectStore
-from gateway.store.sql_store import SqlStore
 from gateway.web.metrics import PrometheusRecorder
+
+if TYPE_CHECKING:
+    from gateway.store.objects import ObjectStore
+    from gateway.store.sql_store import SqlStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -18,7 +19,10 @@ from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.journal import Job
 from gateway.settings.channel_blocks import ALWAYS_THERE, PAGE
-from gateway.store.sql_store import SqlStore
+
+if TYPE_CHECKING:
+    from gateway.store.sql_store import SqlStore
+
 
 log = structlog.get_logger(__name__)
 

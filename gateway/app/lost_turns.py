@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.memory.storage.transcript_files import NEWEST_SESSIONS, TranscriptTurn, read_ends, read_turns
 from gateway.home import Home
@@ -19,9 +20,11 @@ from gateway.journal_file import (
     unstamped_loss,
 )
 from gateway.store.closed_store import read_store
-from gateway.store.database import Database
 from gateway.store.inspection import count_turns, missing_turns, newest_turn, read_identity, stale_sessions
 from gateway.store.session_queue import list_sessions
+
+if TYPE_CHECKING:
+    from gateway.store.database import Database
 
 
 @dataclass(frozen=True, slots=True)

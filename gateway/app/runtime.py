@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.attachments.attachment_store import AttachmentStore
 from agent.chat_profiles import ChatProfiles
@@ -77,7 +78,6 @@ from gateway.ports.journal import SessionRow
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import ChatOverrides, open_chats
-from gateway.store.sql_store import SqlStore
 from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
@@ -85,6 +85,9 @@ from gateway.web.health import HealthEndpoints
 from gateway.web.metrics import OF_STORE, PrometheusRecorder, metrics_route, record_depth
 from gateway.web.server import WebServer
 from gateway.web_console.console_routes import WebConsole
+
+if TYPE_CHECKING:
+    from gateway.store.sql_store import SqlStore
 
 
 @dataclass(eq=False, kw_only=True)

@@ -20,10 +20,10 @@ from gateway.ports.access import CapKind, CappedSender, Release, micro_dollars
 from gateway.ports.journal import UsageRow
 from gateway.ports.metrics import MetricsRecorder
 from gateway.settings.settings_model import CapSettings
-from gateway.store.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
+    from gateway.store.sql_store import SqlStore
 
 log = structlog.get_logger(__name__)
 

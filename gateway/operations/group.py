@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.ports.access import ACTING, OPERATOR, DecisionActor, actor_outside
-from gateway.store.inspection import TurnTrace
 
 if TYPE_CHECKING:
     from agent.memory.scope_names import ScopeNames
     from gateway.app.runtime import Runtime
+    from gateway.store.inspection import TurnTrace
 
 _CALL_NUMBER = re.compile(r"\.\d+\Z")
 

@@ -453,3 +453,58 @@ class PairingRefused(UserError):
     def __init__(self, text: str, minutes: int = 0) -> None:
         super().__init__(text)
         self.minutes = minutes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """All that one or several gateways have spent under a name on the running day, and what their calls reserve.
+
+    The unit is that of the name: tokens, or micro-dollars (gateway/access/usage_counters.py).
+    """
+
+    name: str
+    spent: int
+    held: int
+
+    @property
+    def total(self) -> int:
+        """The amount that is not free any more."""
+        return self.spent + self.held
+
+
+@dataclass(frozen=True, slots=True)
+class CountedEntry:
+    """One turn or tool call that counts under a name, however often it is stored."""
+
+    name: str
+    entry: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapQuery:
+    """The shared counts that a decision needs."""
+
+    names: tuple[str, ...]
+    day: datetime  # end of the day whose tokens are meant
+    since: datetime  # entries after it
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCapCounts:
+    """The counts of the names of a query."""
+
+    elsewhere: Mapping[str, TokenCount]  # the sums of the other gateways, by name
+    entries: tuple[CountedEntry, ...]  # of all gateways, in order
+    notices: tuple[tuple[CapNotice, str], ...]  # each with the turn that sends it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapChange:
+    """New counts of a gateway. Its token counts replace those that it stored before."""
+
+    day: datetime  # end of the day of the tokens
+    tokens: tuple[TokenCount, ...] = ()
+    entries: tuple[CountedEntry, ...] = ()
+    notices: tuple[tuple[CapNotice, str], ...] = ()  # each with the turn that sends it

@@ -16,13 +16,12 @@ No name of a person or chat is stored, but its digest: there is nothing to forge
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from threading import Lock
 from typing import TypeVar
 
-from gateway.ports.access import CapNotice
+from gateway.ports.access import CapChange, CapNotice, CapQuery, CountedEntry, SharedCapCounts, TokenCount
 from gateway.store.database import LISTED, Database, upsert_sql
 from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
 from gateway.store.workers import LISTED_WORKERS
@@ -45,61 +44,6 @@ _ENTER = "INSERT INTO cap_entry (name, entry, at) VALUES (?, ?, ?) ON CONFLICT D
 _TELL = upsert_sql("cap_told", "name", "chat", "until", "most", "turn", keys=2)
 _ENDED = "DELETE FROM cap_told WHERE name = ? AND NOT (until = ? AND most = ?)"
 _IS_COUNTED = "SELECT 1 FROM worker WHERE name != ? AND EXISTS (SELECT 1 FROM cap_count)"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenCount:
-    """All that one or several gateways have spent under a name on the running day, and what their calls reserve.
-
-    The unit is that of the name: tokens, or micro-dollars (gateway/access/usage_counters.py).
-    """
-
-    name: str
-    spent: int
-    held: int
-
-    @property
-    def total(self) -> int:
-        """The amount that is not free any more."""
-        return self.spent + self.held
-
-
-@dataclass(frozen=True, slots=True)
-class CountedEntry:
-    """One turn or tool call that counts under a name, however often it is stored."""
-
-    name: str
-    entry: str
-    at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapQuery:
-    """The shared counts that a decision needs."""
-
-    names: tuple[str, ...]
-    day: datetime  # end of the day whose tokens are meant
-    since: datetime  # entries after it
-    notices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedCapCounts:
-    """The counts of the names of a query."""
-
-    elsewhere: Mapping[str, TokenCount]  # the sums of the other gateways, by name
-    entries: tuple[CountedEntry, ...]  # of all gateways, in order
-    notices: tuple[tuple[CapNotice, str], ...]  # each with the turn that sends it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapChange:
-    """New counts of a gateway. Its token counts replace those that it stored before."""
-
-    day: datetime  # end of the day of the tokens
-    tokens: tuple[TokenCount, ...] = ()
-    entries: tuple[CountedEntry, ...] = ()
-    notices: tuple[tuple[CapNotice, str], ...] = ()  # each with the turn that sends it
 
 
 def digest(name: str) -> str:

@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from gateway.store.cap_counts import CapChange, CapQuery, SharedCapCounts, TokenCount
+from gateway.ports.access import CapChange, CapQuery, SharedCapCounts, TokenCount
 
 if TYPE_CHECKING:
     from gateway.store.cap_counts import SqlSharedCaps

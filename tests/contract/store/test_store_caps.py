@@ -15,17 +15,20 @@ from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import FIRST_TURNS, CapLimits, UsageCapTracker
 from gateway.errors import StoreUnavailable
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, SessionKey
-from gateway.ports.access import CapNotice, CappedSender, CapReached, ExceededCap, Release
-from gateway.ports.journal import UsageRow
-from gateway.store.cap_counts import (
+from gateway.ports.access import (
     CapChange,
+    CapNotice,
+    CappedSender,
     CapQuery,
+    CapReached,
     CountedEntry,
+    ExceededCap,
+    Release,
     SharedCapCounts,
-    SqlSharedCaps,
     TokenCount,
-    digest,
 )
+from gateway.ports.journal import UsageRow
+from gateway.store.cap_counts import SqlSharedCaps, digest
 from gateway.store.postgres import cap_session
 from gateway.store.postgres.cap_session import CapConnection
 from gateway.store.sql_store import SqlStore

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from agent.memory.storage import transcript_lines as build
+from gateway.ports.access import CapChange, CapQuery, CountedEntry, TokenCount
 from gateway.ports.journal import TurnStep
 from gateway.store import account_links, claims, journal, outbox, session_queue, suspects
-from gateway.store.cap_counts import CapChange, CapQuery, CountedEntry, SqlSharedCaps, TokenCount
+from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
