@@ -233,6 +233,20 @@ async def test_lock_before_slot(clock: VirtualClock) -> None:
         assert at.clerk.times("begin")["o"] < 0.5
 
 
+async def test_stop_ends_the_turn_and_the_queue(clock: VirtualClock) -> None:
+    """/stop ends what runs as stopped, drops what waits, says how many, and what comes later is answered."""
+    async with service(clock) as at:
+        for n in range(3):
+            await at.say("a", f"a{n}")
+        await asyncio.sleep(0.5)
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (True, 2)
+        await at.idle()
+        await at.say("a", "later")
+        await at.idle()
+        assert set(at.clerk.times("end")) == {"later"}
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (False, 0)
+
+
 async def test_a_member_stops_only_their_own(clock: VirtualClock) -> None:
     """/stop for one sender leaves another sender's running turn alone."""
     async with service(clock) as at:
@@ -259,6 +273,30 @@ async def test_a_stop_that_comes_late_ends_only_what_was_said_before_it(clock: V
         assert set(at.clerk.times("end")) == {"a2"}
 
 
+async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: VirtualClock) -> None:
+    """Once its commit has begun, /stop is "already answered"."""
+    async with service(clock) as at:
+        await at.say("a", "a0")
+        await asyncio.sleep(0.5)
+        running = at.pool.turns.get(SessionKey("web", "a"))
+        assert running is not None
+        running.is_committing = True
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (False, 0)
+        await at.idle()
+        assert "a0" in at.clerk.times("end")
+
+
+async def test_control_passes_the_queue(clock: VirtualClock) -> None:
+    """A control row runs at once although its lane is busy."""
+    async with service(clock) as at:
+        await at.say("a", "a0")
+        await asyncio.sleep(0.1)
+        await at.say("a", "/stop", is_control=True)
+        await asyncio.sleep(0.1)
+        assert at.clerk.controls == ["/stop"]
+        assert not at.clerk.times("end")
+
+
 async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: VirtualClock) -> None:
     """Of one chat's commands four run at once; another chat's begins with them, and so does a turn."""
     async with service(clock) as at:
@@ -272,6 +310,34 @@ async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: VirtualClock) -> 
         assert at.clerk.times("begin") == {"a0": 0.0}
         await asyncio.sleep(2)
         assert at.clerk.controls[5:] == [f"/{n}" for n in range(4, 10)]
+
+
+async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: VirtualClock) -> None:
+    """A turn that raises is dead-lettered; its lane and the others go on."""
+    async with service(clock) as at:
+        at.clerk.fail.add("bad")
+        await at.say("a", "bad")
+        await at.say("a", "good")
+        await at.say("b", "fine")
+        await at.idle()
+        assert at.clerk.buried == ["bad"]
+        assert set(at.clerk.times("end")) == {"good", "fine"}
+
+
+async def test_stopping_twice_does_not_break_the_first_stop(clock: VirtualClock) -> None:
+    """A second /stop while the first is being stored changes nothing; the lane goes on."""
+    async with service(clock) as at:
+        at.clerk.ending = 1.0
+        await at.say("a", "a0")
+        await asyncio.sleep(0.5)
+        first = asyncio.create_task(at.pool.turns.stop(SessionKey("web", "a")))  # returns when the turn has ended
+        await asyncio.sleep(0.5)
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (True, 0)
+        assert await first == (True, 0)
+        await at.idle()
+        await at.say("a", "later")
+        await at.idle()
+        assert set(at.clerk.times("end")) == {"later"}
 
 
 async def test_a_bug_in_a_command_is_told_once(clock: VirtualClock) -> None:
@@ -430,6 +496,18 @@ async def test_a_command_may_be_a_suspect(clock: VirtualClock, tmp_path: Path) -
         await at.idle()
         assert at.clerk.controls == ["/other", "/s"]
         assert set(at.clerk.times("end")) == {"a0"}
+
+
+async def test_drain_gives_unfinished_turns_back(clock: VirtualClock) -> None:
+    """At shutdown turns get their grace; what is not done then waits for the next start, its attempt not counted."""
+    async with service(clock, seconds=60) as at:
+        await at.say("a", "long")
+        await asyncio.sleep(0.5)
+        assert await at.pool.drain(timedelta(seconds=5)) == 1
+        waiting = await at.store.journal.waiting_rows(SessionKey("web", "a"))
+        assert [row.message.text for row in waiting] == ["long"]
+        assert waiting[0].attempts == 0
+        assert not at.clerk.times("end")
 
 
 async def test_a_pool_that_is_cancelled_starts_no_turn_for_what_waits(clock: VirtualClock) -> None:
