@@ -14,12 +14,12 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.messages.message_range import DEFAULT_MEMORY_WINDOW
-from agent.memory.privacy.data_inventory import PrivacyService
+from agent.memory.messages import DEFAULT_MEMORY_WINDOW
+from agent.memory.privacy.export_jobs import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.update.conversation_updates import archive_now
-from agent.memory.update.dream_service import DreamService
+from agent.memory.update.dream_applier import DreamService
 from agent.memory.versioning.memory_service import MemoryService
 from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
-from agent.memory.documents.document_changes import DREAM_CAUSE
-from agent.memory.update.dream_applier import DreamRequester
-from agent.memory.update.dream_service import RestoreConflict
-from agent.memory.update.dream_state import DREAM
+from agent.memory.documents.scope_documents import DREAM_CAUSE
+from agent.memory.update.dream_applier import DreamRequester, RestoreConflict
+from agent.memory.update.dream_phases import DREAM
 from gateway.events import InboundKind, Role
 from gateway.i18n.formats import format_moment
 from gateway.ports.journal import Job

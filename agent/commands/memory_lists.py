@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from agent.commands.command import CommandContext
-from agent.memory.documents.document_changes import (
+from agent.memory.documents.scope_documents import (
     APPROVED,
     ARCHIVED,
     BY_HAND,
@@ -16,8 +16,8 @@ from agent.memory.documents.document_changes import (
     UNARCHIVED,
 )
 from agent.memory.jobs.chat_edits import EDIT_CAUSE
-from agent.memory.update.dream_service import FORGET, RESTORE
-from agent.memory.update.dream_state import DREAM
+from agent.memory.update.dream_applier import FORGET, RESTORE
+from agent.memory.update.dream_phases import DREAM
 from agent.memory.versioning.memory_service import UNDO, LineOrigin
 from agent.one_line import one_line
 from gateway.i18n import translate

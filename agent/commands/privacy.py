@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
 from agent.commands.command import CommandContext, CommandReply, command
-from agent.memory.privacy.data_inventory import PrivacyFacts, ScopeInventory
+from agent.memory.privacy.export_jobs import PrivacyFacts, ScopeInventory
 from gateway.events import Role
 from gateway.i18n import translate
 from gateway.i18n.formats import format_day, format_file_size

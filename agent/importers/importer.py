@@ -23,11 +23,11 @@ from agent.importers.import_data import (
     ImportReportItem,
 )
 from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
-from agent.memory.documents.document_changes import IMPORTED
+from agent.memory.documents.scope_documents import IMPORTED
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 from agent.memory.editing.text_operations import AddLines, apply
-from agent.memory.messages.message_range import entry_id
+from agent.memory.messages import entry_id
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, save_corrupt
 from gateway.ports.memory import HISTORY_JSONL, DocumentStore, HistoryEntry, NoteChange

@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.importers.import_data import ImportedDocument, ImportedHistory
 from agent.importers.source_folder import SourceFolder
 from agent.memory.history.history_files import STAMP, parse_legacy_history
-from agent.memory.update.session_note_writer import slugify
+from agent.memory.update.notes import slugify
 
 _DATED = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[-_ ](.*))?\.md\Z")
 _LEAST_PIECE = 20  # characters of a text that is compared with parts of entries

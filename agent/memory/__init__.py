@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 from agent.memory.memory_store import MemoryStore as MemoryStore
 from agent.memory.session_manager import Session as Session
 from agent.memory.session_manager import SessionManager as SessionManager
-from agent.memory.update.memory_flusher import MemoryFlusher as MemoryFlusher
-from agent.memory.update.session_note_writer import SessionMemoryWriter as SessionMemoryWriter
+from agent.memory.update.notes import MemoryFlusher as MemoryFlusher
+from agent.memory.update.notes import SessionMemoryWriter as SessionMemoryWriter
 
 if TYPE_CHECKING:
     from agent.memory.vector_memory import VectorMemoryManager as VectorMemoryManager

@@ -20,14 +20,20 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.editing.document_editor import save_conflicts
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_archive import MemoryArchive
+from agent.memory.editing.staged_change_store import save_conflicts
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.editing.three_way_merge import three_way
-from agent.memory.history.folder_history import FolderHistory, HistoryLog
-from agent.memory.messages.message_range import (
+from agent.memory.history.folder_store import (
+    FileDocumentStore,
+    FolderHistory,
+    HistoryLog,
+    hold_unowned,
+    is_mirrored,
+    require_unowned,
+)
+from agent.memory.messages import (
     KeepPolicy,
     Message,
     TranscriptRange,
@@ -40,7 +46,6 @@ from agent.memory.scopes import quote
 from agent.memory.session_manager import Session
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time, utc_now
-from agent.memory.storage.unowned_folder import hold_unowned, is_mirrored, require_unowned
 from agent.memory.update.consolidator import (
     DEADLINE,
     FAILURE_LINE,

@@ -9,17 +9,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from agent.memory.history.folder_history import open_folder
-from agent.memory.search.ranking import SeedProfile
+from agent.memory.history.folder_store import is_mirrored, open_folder
 from agent.memory.search.recall_engine import RecallEngine
+from agent.memory.search.result_selection import SeedProfile
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_hits import MEMORY, SearchOptions
 from agent.memory.search.search_unit import SearchUnit, chunks
 from agent.memory.storage.disk import read_text
-from agent.memory.storage.unowned_folder import is_mirrored
 
 if TYPE_CHECKING:
-    from agent.memory.search.embedding.embedder import Embedder  # numpy: only where there are vectors
+    from agent.memory.search.embedding.guarded_embedder import Embedder  # numpy: only where there are vectors
 
 _OPTIONS = ("chunk_tokens", "chunk_overlap", "vector_weight", "text_weight")
 

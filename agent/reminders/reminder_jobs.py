@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.memory.jobs.approval_questions import short
-from agent.memory.jobs.job_reports import send_job_report
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_runner import Handler, RetryJobLater, send_job_report
 from agent.reminders.quiet_hours import QuietHours
 from agent.reminders.reminder import (
     DO,

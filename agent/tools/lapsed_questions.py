@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from agent.memory.jobs.job_reports import send_job_report
-from agent.memory.jobs.job_runner import Handler
+from agent.memory.jobs.job_runner import Handler, send_job_report
 from agent.tools.tool_questions import (
     TOOL_DENIAL,
     TOOL_QUESTION,

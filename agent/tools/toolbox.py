@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
-from agent.memory.messages.token_estimate import estimate_messages
+from agent.memory.token_estimate import estimate_messages
 from agent.one_line import show_json
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.sources import LONGEST_RESULT, ResultFile, ResultPicture, ToolResult

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from agent.attachments.attachment_loader import AttachmentLoader
 from agent.attachments.file_facts import UNTRUSTED, Fact, clean, fact_of, facts_in
 from agent.llm.chat_model import ToolCall
-from agent.memory.messages.sender_names import SenderNames
+from agent.memory.messages import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
 from agent.memory.storage import transcript_lines as build

@@ -16,9 +16,9 @@ from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
-from agent.memory.messages.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
+from agent.memory.token_estimate import estimate_message, estimate_messages
 from agent.task_group import task_group
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolQuestion, allowed_question

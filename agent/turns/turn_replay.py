@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.chat_profiles import ChatProfile, ChatProfiles
 from agent.llm.model_client import ModelClient
-from agent.memory.messages.sender_names import SenderNames
+from agent.memory.messages import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory, prompt_format, system_prompt
 from agent.memory.prompt.prompt_window import PromptSnapshot, PromptWindow, digests_of, fold

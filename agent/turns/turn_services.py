@@ -16,7 +16,7 @@ from agent.command_services import CommandServices
 from agent.commands import CommandRouter
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.messages.sender_names import SenderNames
+from agent.memory.messages import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from starlette.routing import BaseRoute
 
-from agent.memory.jobs.job_reports import send_job_report
+from agent.memory.jobs.job_runner import send_job_report
 from gateway.admission import Admitted
 from gateway.app.access import AdmissionRule
 from gateway.app.console import GatewayPersonPanels, is_console_owner

@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from agent.attachments.process_confinement import probe_confinement
-from agent.memory.documents.document_adoption import adopt_documents
-from agent.memory.history.history_adoption import adopt_histories
-from agent.memory.storage.earlier_files import build_filter, drop_earlier_files, fetch_earlier_files
-from agent.memory.storage.file_adoption import adopt_files, adopt_workspaces
-from agent.memory.storage.transcript_adoption import adopt_transcripts
+from agent.memory.adoption import adopt_documents, adopt_histories, adopt_transcripts
+from agent.memory.file_adoption import (
+    adopt_files,
+    adopt_workspaces,
+    build_filter,
+    drop_earlier_files,
+    fetch_earlier_files,
+)
 from gateway.app.context import ExtraPlugins, open_recorder, open_store, utc_now
 from gateway.app.isolation import join_local_accounts, settle_scopes
 from gateway.app.lost_turns import describe_loss

@@ -13,8 +13,7 @@ from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.account_links.account_linker import LINK, UNLINK, AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
-from agent.memory.conversation_titles import TitlePrompt
-from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, StoredConversations
+from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, StoredConversations, TitlePrompt
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
@@ -28,10 +27,8 @@ from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import Handler, JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.messages.message_range import KeepPolicy
-from agent.memory.messages.message_reader import MessageReader
-from agent.memory.privacy.data_inventory import PrivacyFacts, PrivacyService
-from agent.memory.privacy.export_jobs import EXPORT, UNEXPORT, ExportJobs
+from agent.memory.messages import KeepPolicy, MessageReader
+from agent.memory.privacy.export_jobs import EXPORT, UNEXPORT, ExportJobs, PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import (
     CONSOLIDATE,
@@ -46,15 +43,13 @@ from agent.memory.storage.disk import Disk
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.update.consolidator import Consolidator
 from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
-from agent.memory.update.dream_applier import DreamApplier, DreamNotifier
-from agent.memory.update.dream_service import DreamService
-from agent.memory.update.dream_state import DREAM
+from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamService
+from agent.memory.update.dream_phases import DREAM
 from agent.memory.update.dreamer import Dreamer, DreamSchedule
 from agent.memory.update.memory_updates import MemoryUpdates, UpdateContext, UpdatePrompt
 from agent.memory.update.note_updates import FlushPrompt, SessionNotePrompt
-from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
-from agent.memory.versioning.message_deletions import DELETED, UNLEARN, MessageDeletionJobs
+from agent.memory.versioning.message_deletions import DELETED, UNLEARN, DerivedDataFinder, MessageDeletionJobs
 from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from gateway.app.isolation import LOCAL_ACCOUNTS
 from gateway.app.models import configured_models

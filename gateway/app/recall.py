@@ -12,9 +12,8 @@ from agent.attachments.document_reader import SandboxedReader
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.model_client import UsageRecorder
 from agent.memory.search.embedding import GuardedEmbedder, build_embedder, build_installed_embedder
-from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine
-from agent.memory.search.result_selection import RESULT_TOKENS
+from agent.memory.search.result_selection import RESULT_TOKENS, SeedProfile
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit, chunk_markdown, chunks
 from gateway.settings.llm import LlmSettings

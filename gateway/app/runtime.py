@@ -22,7 +22,7 @@ from agent.locks import WorkerSlots
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.privacy.data_inventory import PrivacyService
+from agent.memory.privacy.export_jobs import PrivacyService
 from agent.memory.scopes import chat_scope
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.session_file_writer import SessionFileWriter

@@ -15,9 +15,8 @@ from functools import partial
 
 import typer
 
-from agent.memory.documents.document_adoption import read_documents
+from agent.memory.adoption import add_missing, read_documents
 from agent.memory.documents.document_commits import DocumentCommits
-from agent.memory.history.history_adoption import add_missing
 from agent.memory.history.history_files import read_files
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk

@@ -16,8 +16,7 @@ from agent.importers import SYSTEMS
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_ledger import ImportLedgers
 from agent.importers.importer import MemoryImporter
-from agent.memory.scope_names import ScopeNames
-from agent.memory.scopes import SHARED, chat_scope
+from agent.memory.scopes import SHARED, ScopeNames, chat_scope
 from agent.memory.storage.disk import Disk
 from gateway.app.runtime import Runtime, resolve_recipient
 from gateway.commands.operation_commands import print_json

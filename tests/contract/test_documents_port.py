@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.history.folder_store import FileDocumentStore
 from gateway.ports.memory import DocumentStore
 from tests.fakes.documents import FakeDocuments
 

@@ -17,7 +17,7 @@ import pytest
 import structlog
 import typer
 
-from agent.memory.documents.git_repository import open_repo
+from agent.memory.documents.document_commits import open_repo
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owe_mirror, owed_scopes, pay_mirror
 from gateway.commands.file_import import take_mirror

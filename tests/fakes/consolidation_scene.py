@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.jobs.job_runner import Handler
-from agent.memory.messages.message_range import MessageRange
-from agent.memory.messages.message_reader import MessageReader
+from agent.memory.messages import MessageRange, MessageReader
 from agent.memory.prompt.due_jobs import CONSOLIDATE, FLUSH, NOTE, SUMMARISE, SUMMARISE_RAW, consolidation_job
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk

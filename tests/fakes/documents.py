@@ -12,8 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.memory.documents.document_changes import BY_HAND
-from agent.memory.documents.scope_documents import ScopeDocuments
+from agent.memory.documents.scope_documents import BY_HAND, ScopeDocuments
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports.memory import DocumentChange, DocumentState, TextChange
 from gateway.store.documents import SqlDocuments

@@ -15,7 +15,7 @@ from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage.disk import Disk
 from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamRequester
-from agent.memory.update.dream_state import DREAM
+from agent.memory.update.dream_phases import DREAM
 from agent.memory.update.dreamer import Dreamer
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.journal import Job, SessionRow, TurnRecord

@@ -12,7 +12,7 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
-from agent.memory import conversation_titles, conversations
+from agent.memory import conversations
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InstantModel
 
@@ -90,8 +90,8 @@ class HeldScriptModel(FakeChatModel):
 def title_soon(patch: pytest.MonkeyPatch) -> None:
     """Let titles be asked for as soon as there is an answer, instead of after ten seconds."""
     patch.setattr(conversations, "TITLE_AFTER", timedelta(0))
-    patch.setattr(conversation_titles, "_NOT_YET", timedelta(milliseconds=20))
-    patch.setattr(conversation_titles, "_TRIES", 10_000)
+    patch.setattr(conversations, "_NOT_YET", timedelta(milliseconds=20))
+    patch.setattr(conversations, "_TRIES", 10_000)
 
 
 def calls(*named: tuple[str, str], text: str = "") -> ScriptEntry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.privacy.data_inventory import kind_of
+from agent.memory.privacy.export_jobs import kind_of
 
 
 def unknown_files(home: Path) -> list[str]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports.memory import DocumentStore
 from gateway.store.engine import StoreEngine, StoreLimits

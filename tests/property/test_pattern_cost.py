@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import pytest
 import regex
 
-from agent.memory.editing import edit_review
+from agent.memory.editing import edit_simulation as edit_review
 from agent.memory.erasure import embedded_text, phrase_matcher, purge_jobs
 from agent.memory.search import query, time_grammar
 from agent.turns import answer_links
@@ -86,10 +86,9 @@ BOUNDS: Mapping[str, int | None] = {
     "agent/llm/refusal_text.py": 8_000,  # MOST_CHARS
     "agent/llm/provider_refusals.py": 8_000,
     "agent/llm/written_calls.py": 20_000,  # _MOST_CHARS
-    "agent/memory/conversation_titles.py": 4_000,  # _LONGEST_TEXT
+    "agent/memory/conversations.py": 4_000,  # _LONGEST_TEXT
     "agent/memory/search/time_expressions.py": 2_000,  # LONGEST_QUERY
     "agent/memory/search/time_grammar.py": 30_000,  # LONGEST_QUERY, as encoded tokens
-    "agent/memory/search/time_words.py": 2_000,  # LONGEST_QUERY
     "channels/kit/settings.py": None,
     "gateway/settings_writer.py": None,
     "gateway/settings/channel_blocks.py": None,
@@ -164,7 +163,7 @@ def built() -> Iterator[Found]:
         "agent/turns/answer_links.py": [
             re.compile(f"{answer_links._BEFORE}(?:{re.escape('a.a/' * 9)}){answer_links._BEYOND}", re.IGNORECASE)
         ],
-        "agent/memory/editing/edit_review.py": [edit_review._sensitive()],
+        "agent/memory/editing/edit_simulation.py": [edit_review._sensitive()],
         "agent/memory/erasure/embedded_text.py": [
             embedded_text._pattern(words, each) for each in ("utf-8", "utf-16-le")
         ],
@@ -194,7 +193,7 @@ def built() -> Iterator[Found]:
 RUN_TIME = {  # functions that compile a pattern, and what they make it of
     "agent/turns/answer_links.py": "escaped addresses between two fixed sides",
     "agent/llm/model_table.py": "an escaped name of a model, in the operator's table",
-    "agent/memory/editing/edit_review.py": "a fixed list of words",
+    "agent/memory/editing/edit_simulation.py": "a fixed list of words",
     "agent/memory/erasure/embedded_text.py": "letters of the words to erase",
     "agent/memory/erasure/phrase_matcher.py": "the escaped words to erase",
     "agent/memory/erasure/purge_jobs.py": "escaped ids",

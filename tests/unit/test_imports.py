@@ -46,7 +46,7 @@ FORBIDDEN = [
     ("gateway/planted.py", "import agent.locks", "only gateway.app and the CLI"),
     ("channels/planted_too/__init__.py", "import channels.planted", "channels never see each other"),
     ("gateway/ports/planted.py", "import gateway.i18n", "the CLI is above"),
-    ("agent/memory/storage/planted.py", "import agent.memory.documents.document_changes", "memory in layers"),
+    ("agent/memory/storage/planted.py", "import agent.memory.documents.scope_documents", "memory in layers"),
     ("agent/memory/editing/planted.py", "import agent.memory.update.consolidator", "memory in layers"),
 ]
 

@@ -19,20 +19,22 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from agent.files.file_workspace import merge_workspaces
-from agent.memory.account_links.history_merge import HistorySplit, merge_histories, sessions_of
+from agent.memory.account_links.document_merge import divide_documents, find_owners, move_documents
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.account_links.scope_transfer import (
+    HistorySplit,
     blank_answer,
     find_digests,
+    merge_histories,
     merge_scope_files,
+    sessions_of,
     split_scope_files,
     split_stored_files,
 )
-from agent.memory.account_links.version_merge import divide_documents, find_owners, move_documents
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_file_writer import HistoryFileWriter
-from agent.memory.history.line_keys import drop_absent_lines
+from agent.memory.history.history_files import drop_absent_lines
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk

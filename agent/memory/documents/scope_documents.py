@@ -1,23 +1,42 @@
-"""Documents of memory scopes as turns, jobs and commands of a gateway change them."""
+"""Documents of memory scopes as turns, jobs and commands of a gateway change them; their differences and authors."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+import difflib
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from agent.memory.documents.document_changes import ARCHIVED
-from gateway.ports.memory import DocumentChange, ScopeDocument, TextChange
+from gateway.ports.memory import DocumentChange, DocumentState, DocumentStore, ScopeDocument, TextChange
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments
 
-
 log = structlog.get_logger(__name__)
 
+TRACKED = ("SOUL.md", "USER.md", "MEMORY.md")
+# How the cause of a change begins.
+BY_HAND = "edited by hand"
+APPROVED = "approved "  # then the name of the staged change, and its cause
+CONSOLIDATION = "consolidation "  # then the history entry
+DREAM_CAUSE = "dream: "  # then the cursors, and the ids of the entries
+ARCHIVED = "archived"  # lines moved to the archive document
+UNARCHIVED = "unarchived"  # a line moved back from it, because it is edited
+IMPORTED = "imported from "  # then the name of a system
+
+Authors: TypeAlias = Mapping[str, str]  # of the lines of a document
+Redact: TypeAlias = Callable[[str, Authors], str]
 _MEMORY = "MEMORY.md"
+SOUL = "SOUL.md"
+DEFAULT_PERSONA = """You are a helpful assistant. You are friendly, precise and brief, and you answer in the language \
+you are spoken to. You say so when you do not know something, and you never claim to have done what you have not \
+done."""
+_TRIES = 3  # of a compare-and-set
 FindCommit: TypeAlias = Callable[[str, str], Awaitable[str]]
 Fit: TypeAlias = Callable[[str, str, str], Awaitable[str]]
 
@@ -110,3 +129,131 @@ class ScopeDocuments:
             return after
         done = await self.changes.write(scope, _MEMORY, text, was=after.rev, why=ARCHIVED)
         return done or after  # a later change brings it within its ceiling
+
+
+# -- causes, differences, authors, an erasure ------------------------------------------------------
+
+
+def diff_texts(texts: Mapping[str, tuple[str, str]]) -> str:
+    """Return the texts of documents before and after a change as a unified diff."""
+    lines: list[str] = []
+    for name in TRACKED:
+        before, after = (each.splitlines() for each in texts.get(name, ("", "")))
+        lines += difflib.unified_diff(before, after, name, name, lineterm="", n=1)
+    return "\n".join(lines)
+
+
+async def change_diff(changes: SqlDocuments, scope: str, change: DocumentChange) -> str:
+    """Return the unified diff of a change."""
+    return await asyncio.to_thread(diff_texts, await changes.changed_texts(scope, change))
+
+
+async def rewrite_history(
+    changes: SqlDocuments,
+    scope: str,
+    redact: Redact,
+    *,
+    anonymous: Collection[str] = (),
+    cause: Callable[[str], str] = str,
+) -> int:
+    """Apply *redact* to every version of a scope's documents; return the number of texts that it changed.
+
+    *cause* maps the cause of each change; the persons *anonymous* are removed from it. The changes keep their ids.
+    """
+    rewrite = partial(_redacted, redact=redact, anonymous=anonymous, cause=cause)
+    while True:
+        number = (await changes.heads([scope]))[scope].number
+        states = await changes.states(scope)
+        if not await asyncio.to_thread(lambda: any(old != new for old, new in rewrite(states))):  # noqa: B023
+            return 0
+        count = 0
+
+        def cleared() -> Iterator[DocumentState]:
+            nonlocal count
+            count = 0
+            for old, new in rewrite(states):  # noqa: B023 - stored within this round
+                count += sum(text != new.texts.get(name, "") for name, text in old.texts.items())
+                yield new
+
+        if await changes.replace({scope: cleared()}, was={scope: number}):
+            return count
+
+
+def select_documents(states: Iterable[DocumentState], names: Collection[str]) -> list[DocumentState]:
+    """Return the history of some documents alone, with the changes that changed one of them."""
+    selected: list[DocumentState] = []
+    before: Mapping[str, str] = {}
+    for state in states:
+        texts = {name: text for name, text in state.texts.items() if name in names}
+        if texts != before:
+            selected.append(DocumentState(change=state.change, texts=texts))
+            before = texts
+    return selected
+
+
+def _redacted(
+    states: Iterable[DocumentState], redact: Redact, anonymous: Collection[str], cause: Callable[[str], str]
+) -> Iterator[tuple[DocumentState, DocumentState]]:
+    """Yield each state and what it becomes."""
+    known: dict[str, tuple[str, str]] = {}  # the last text of each document, and what was made of it
+    for state, authors in _trace_authors(states):
+        texts: dict[str, str] = {}
+        for name, text in state.texts.items():
+            if known.get(name, ("", ""))[0] != text:
+                known[name] = (text, redact(text, authors[name]))
+            texts[name] = known[name][1]
+        change = state.change
+        by = "" if change.by in anonymous else change.by
+        change = replace(change, why=cause(change.why), by=by)
+        yield state, DocumentState(change=change, texts={name: text for name, text in texts.items() if text})
+
+
+def _trace_authors(states: Iterable[DocumentState]) -> Iterator[tuple[DocumentState, dict[str, dict[str, str]]]]:
+    """Yield every state with the author of each of its lines."""
+    authors: dict[str, dict[str, str]] = {}
+    for state in states:
+        authors = {
+            name: {line: authors.get(name, {}).get(line, state.change.by) for line in text.splitlines()}
+            for name, text in state.texts.items()
+        }
+        yield state, authors
+
+
+# -- changing a document -----------------------------------------------------------------------------
+
+
+async def effective_persona(documents: DocumentStore, scope: str) -> str:
+    """Return the text that a change of the scope's SOUL.md starts from: its own, else the installation's, or ours."""
+    for place in dict.fromkeys((scope, "")):
+        text = (await documents.read(place, SOUL)).text
+        if text.strip():
+            return text
+    return f"{DEFAULT_PERSONA}\n"
+
+
+class DocumentBusy(OSError):
+    """Other writers changed a document before each of our tries."""
+
+
+async def change_document(
+    documents: DocumentStore,
+    scope: str,
+    name: str,
+    make: Callable[[str], str],
+    *,
+    why: str,
+    by: str = "",
+    inherits: bool = False,
+) -> tuple[str, str]:
+    """Replace a document's text by what *make* returns for it; return both texts. Raises OSError, also DocumentBusy.
+
+    *why* is the cause of the version, *by* the person who wanted it. *make* runs in a thread. With *inherits* it gets
+    the effective persona as the text of SOUL.md.
+    """
+    for _ in range(_TRIES):
+        document = await documents.read(scope, name)
+        before = await effective_persona(documents, scope) if inherits and name == SOUL else document.text
+        text = await asyncio.to_thread(make, before)
+        if text == before or await documents.write(scope, name, text, was=document.rev, why=why, by=by):
+            return before, text
+    raise DocumentBusy(f"{name} is being written to all the time")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.memory.documents.document_changes import TRACKED
+from agent.memory.documents.scope_documents import TRACKED
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
@@ -17,7 +17,7 @@ from agent.memory.editing.text_operations import (
     changed_texts,
     read_record,
 )
-from agent.memory.history.line_keys import line_fingerprint
+from agent.memory.history.history_files import line_fingerprint
 from agent.memory.model_calls import UnusableAnswer, clean, read_call
 
 EDIT_MEMORY = "edit_memory"

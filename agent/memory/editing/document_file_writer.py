@@ -22,8 +22,8 @@ import structlog
 from cachetools import LRUCache
 
 from agent.locks import KeyLocks
-from agent.memory.documents.document_changes import BY_HAND, TRACKED
 from agent.memory.documents.document_commits import DocumentCommits
+from agent.memory.documents.scope_documents import BY_HAND, TRACKED
 from agent.memory.editing.three_way_merge import merge_both
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk, decode_text, wait_for_thread

@@ -1,18 +1,23 @@
-"""Storing, listing, approving, rejecting and erasing the changes that wait for approval."""
+"""Changes that wait for approval are stored, listed, approved, rejected and erased here; others are written at once.
+
+Consolidation, Dream and approvals change documents by `DocumentEditor`, with compare-and-set: an edit that a person
+saves at the same time is merged, never overwritten.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from agent.memory.documents.document_changes import APPROVED
-from agent.memory.documents.file_documents import change_document
+from agent.memory.documents.scope_documents import APPROVED, SOUL, DocumentBusy, change_document, effective_persona
+from agent.memory.editing.edit_simulation import DocumentOutcome
 from agent.memory.editing.staged_changes import (
     ReviewReason,
     StagedChange,
@@ -21,8 +26,9 @@ from agent.memory.editing.staged_changes import (
     read_staged,
     with_erasure,
 )
-from agent.memory.editing.text_operations import AddLines
-from agent.memory.history.history_redaction import is_plain_file, remove_lines
+from agent.memory.editing.text_operations import AddLines, changed_texts
+from agent.memory.editing.three_way_merge import MergeConflict, three_way
+from agent.memory.history.history_files import is_plain_file, remove_lines
 from agent.memory.scopes import list_scopes, scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
@@ -33,7 +39,6 @@ from gateway.ports.memory import DocumentStore, MemoryProposal
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory
     from gateway.store.proposals import SqlProposals
-
 
 log = structlog.get_logger(__name__)
 
@@ -286,3 +291,79 @@ def _owner(scope: str, change: StagedChange, moves: Sequence[ScopeMove]) -> str:
 def _read_files(folder: Path, disk: Disk) -> list[Mapping[str, Any]]:
     records = (decode(disk.load(path) or b"") for path in sorted(folder.glob("*.json")))
     return [each for each in records if each is not None]
+
+
+# -- writing the outcome of edits ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentEditor:
+    """Changes documents of any scope. Every method is idempotent."""
+
+    home: Path | None  # where conflict copies are written; None = nowhere, since other gateways erase words, too
+    documents: DocumentStore
+    staging: StagedChangeStore | None  # None = no question can be asked
+    disk: Disk = field(default_factory=Disk)
+
+    async def text(self, scope: str, name: str) -> str:
+        """Return the text that a change of the document starts from; of SOUL.md, the effective persona."""
+        if name == SOUL:
+            return await effective_persona(self.documents, scope)
+        return (await self.documents.read(scope, name)).text
+
+    async def write(self, scope: str, name: str, base: str, result: DocumentOutcome, *, why: str) -> DocumentOutcome:
+        """Merge the change from *base* to the outcome's text into the document; return the outcome still to stage.
+
+        If other writers won every try, all operations are to be staged, as `ReviewReason.BUSY`. Raises OSError.
+        """
+        folder = self._folder(scope)
+
+        def reconcile(now: str) -> str:
+            reconciled = three_way(base, result.text, now)
+            save_conflicts(folder, self.disk, reconciled.conflicts, name)
+            return reconciled.text
+
+        try:
+            if result.text != base:
+                await change_document(self.documents, scope, name, reconcile, why=why, inherits=True)
+        except DocumentBusy:
+            log.warning("memory.write_contended", scope=scope, name=name)
+        else:
+            return result
+        return replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done})
+
+    async def stage(self, scope: str, result: DocumentOutcome, build: Callable[[str], StagedChange]) -> None:
+        """Store what the outcome holds back for each reason, as the change that *build* returns for it.
+
+        *build* leaves the operations out. Without *staging*, the new lines go to a conflict copy. Raises
+        OSError.
+        """
+        for why, operations in result.waiting.items():
+            change = replace(build(why), operations=operations)
+            log.info(
+                "memory.change_staged", scope=scope, name=change.document, why=str(why), operations=len(operations)
+            )
+            if self.staging is not None:
+                await self.staging.stage(scope, change)
+            elif added := "\n".join(new for each in operations if (new := changed_texts(each)[1])):
+                write_conflict_copy(self._folder(scope), self.disk, f"{added}\n", change.document)
+
+    def _folder(self, scope: str) -> Path | None:
+        return scope_folder(self.home, scope) / "memory" if self.home is not None else None
+
+
+def save_conflicts(folder: Path | None, disk: Disk, conflicts: Sequence[MergeConflict], name: str) -> None:
+    """Write our side of the conflicts in the document *name* to a conflict copy in *folder*. Raises OSError."""
+    if conflicts:
+        write_conflict_copy(folder, disk, "\n\n".join(conflict.mine for conflict in conflicts) + "\n", name)
+
+
+def write_conflict_copy(folder: Path | None, disk: Disk, text: str, name: str) -> None:
+    """Write *text* beside the document *name* in *folder*, for a person to read. Raises OSError."""
+    if folder is None:
+        log.warning("memory.conflict_dropped", name=name)
+        return
+    data = text.encode("utf-8", "replace")
+    path = folder / f"{name.removesuffix('.md')}.conflict-{hashlib.sha256(data).hexdigest()[:8]}.md"
+    disk.replace(path, data)
+    log.warning("memory.conflict_copied", file=path.name)

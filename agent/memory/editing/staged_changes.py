@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from agent.memory.documents.document_changes import TRACKED
+from agent.memory.documents.scope_documents import TRACKED
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
@@ -21,7 +21,7 @@ from agent.memory.editing.text_operations import (
     changed_texts,
     read_record,
 )
-from agent.memory.history.history_redaction import is_plain_file
+from agent.memory.history.history_files import is_plain_file
 from agent.memory.storage.transcript_lines import format_time, parse_time
 from agent.one_line import show_escapes
 from gateway.events import PlatformAccount, short_id

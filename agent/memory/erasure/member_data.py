@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from agent.attachments.file_facts import facts_in
-from agent.memory.documents.document_changes import rewrite_history
+from agent.memory.documents.scope_documents import rewrite_history
 from agent.memory.erasure.scope_files import (
     ErasureStorage,
     ReferencedAttachments,

@@ -17,8 +17,7 @@ from itertools import takewhile
 import regex
 
 from agent.memory.erasure.embedded_text import unescaped
-from agent.memory.search.language_data import STEMMERS, STOP, UNSPACED
-from agent.memory.search.tokenizer import PLAIN, detect, fold, stem
+from agent.memory.search.tokenizer import PLAIN, STEMMERS, STOP, UNSPACED, detect, fold, stem
 from gateway.text import MarkdownNode, parse, weight
 from gateway.text.markdown_tree import MOST_WEIGHT, NodeKind
 

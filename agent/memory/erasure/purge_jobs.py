@@ -18,7 +18,7 @@ from typing import Any
 
 import structlog
 
-from agent.memory.documents.document_changes import rewrite_history
+from agent.memory.documents.scope_documents import rewrite_history
 from agent.memory.erasure.commit_filter import ErasureRequest
 from agent.memory.erasure.scope_files import (
     ErasureStorage,

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.documents.document_changes import select_documents
-from agent.memory.documents.file_documents import SOUL, change_document
+from agent.memory.documents.scope_documents import SOUL, change_document, select_documents
 from agent.memory.erasure.member_data import GroupMember
 from agent.memory.erasure.purge_jobs import build_id_filter, scrub_job
 from agent.memory.erasure.scope_files import ErasureStorage, scope_paths

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agent.attachments.file_facts import blobs_in, facts_in
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
-from agent.memory.history.folder_history import LOCK
-from agent.memory.history.history_files import is_history_file
-from agent.memory.history.history_redaction import blank_raw
-from agent.memory.scope_names import find_scopes
-from agent.memory.scopes import scope_folder
+from agent.memory.history.folder_store import LOCK
+from agent.memory.history.history_files import blank_raw, is_history_file
+from agent.memory.scopes import find_scopes, scope_folder
 from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_lines import decode, encode

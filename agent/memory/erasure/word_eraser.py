@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from agent.files.file_workspace import ScopeWorkspaces
-from agent.memory.documents.file_documents import DocumentBusy
+from agent.memory.documents.scope_documents import DocumentBusy
 from agent.memory.erasure.scope_files import ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
@@ -27,7 +27,7 @@ from agent.memory.erasure.word_match import (
     without_sentences,
     without_words,
 )
-from agent.memory.history.history_redaction import redact_history
+from agent.memory.history.history_files import redact_history
 from agent.memory.prompt.due_jobs import APPLY, EDIT
 from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words

@@ -1,26 +1,30 @@
-"""The files of a scope's history: printed from what the store has, and read once from homes of earlier releases."""
+"""The files of a scope's history: printed from what the store has, and read once from homes of earlier releases.
+
+Also erasures in a history, and the words that remembered lines are found by although they lack them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from agent.memory.history.line_keys import ARCHIVE_SUFFIX
-from agent.memory.messages.message_range import entry_id
+from agent.memory.messages import entry_id
 from agent.memory.storage.disk import Disk, read_text, save_corrupt
-from agent.memory.storage.transcript_lines import decode, encode, utc_now
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, utc_now
+from gateway.ports.journal import Line
 from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
     PRINTED_MARKS,
     RAW_JSONL,
     HistoryEntry,
+    HistoryStore,
     MarkKind,
     ScopeHistory,
     StoredNote,
@@ -28,8 +32,14 @@ from gateway.ports.memory import (
 )
 from gateway.text.history_lines import encode_entry, read_entry
 
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
+
 log = structlog.get_logger(__name__)
 
+ARCHIVE_SUFFIX = ".archive.md"  # of notes that old lines of MEMORY.md were moved to
+_KEPT = ("role", "timestamp", "turn", "i")  # fields of a message whose words are erased
+_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 CURSOR, DREAM_CURSOR = ".cursor", ".dream_cursor"
 _LARGEST = 2**53
 NOTE_NAME = re.compile(
@@ -224,3 +234,167 @@ def keep_original(folder: Path, disk: Disk, data: bytes) -> Path:
     if known != data:
         disk.replace(path, data)
     return path
+
+
+# -- keys of lines ---------------------------------------------------------------------------------
+
+
+def line_fingerprint(line: str) -> str:
+    """Return a short digest of a line of a document, without its list mark."""
+    text = line.strip().lstrip("-*+ ")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+async def archive_names(history: HistoryStore, scope: str) -> list[str]:
+    """Return the names of the archives of MEMORY.md, the oldest first."""
+    return [name for name in await history.note_names(scope) if name.endswith(ARCHIVE_SUFFIX)]
+
+
+async def remembered_lines(history: HistoryStore, scope: str, text: str) -> list[str]:
+    """Return the lines of *text*, that of MEMORY.md, and of its archives."""
+    archives = [await history.note(scope, name) or b"" for name in await archive_names(history, scope)]
+    texts = [text, *(each.decode("utf-8", "replace") for each in archives)]
+    return [line for each in texts for line in each.splitlines() if line.strip()]
+
+
+async def add_keys(history: HistoryStore, scope: str, keys: Mapping[str, str], text: str) -> None:
+    """Store the keys, by `line_fingerprint`, of lines that *text*, MEMORY.md, or an archive has. Idempotent."""
+    if keys:
+        present = {line_fingerprint(line) for line in await remembered_lines(history, scope, text)}
+        added = {name: words for name, words in keys.items() if name in present}
+        await history.write(scope, marks={MarkKind.KEYS: added})
+
+
+async def drop_absent_lines(history: HistoryStore, scope: str, text: str) -> None:
+    """Remove the keys and uses of lines that neither *text*, MEMORY.md, nor an archive has. Idempotent."""
+    stored = {kind: await history.marks(scope, kind) for kind in (MarkKind.KEYS, MarkKind.USED)}
+    if any(stored.values()):
+        present = {line_fingerprint(line) for line in await remembered_lines(history, scope, text)}
+        gone = {kind: {name: None for name in marks if name not in present} for kind, marks in stored.items()}
+        if any(gone.values()):
+            await history.write(scope, marks=gone)
+
+
+async def keys_of_all_lines(history: HistoryStore, scope: str) -> dict[str, str]:
+    """Return the keys of every line by `line_fingerprint`, those from summaries too."""
+    summarized = [entry.keys for entry in await history.after(scope)]
+    return {
+        line: text for keys in (*summarized, await history.marks(scope, MarkKind.KEYS)) for line, text in keys.items()
+    }
+
+
+# -- erasure ---------------------------------------------------------------------------------------
+
+
+def is_plain_file(name: str) -> bool:
+    """Return True if *name* is the history, a note, a flushed day or an archive of MEMORY.md."""
+    return name == HISTORY_JSONL or NOTE_NAME.match(name) is not None
+
+
+def sentences(text: str) -> list[str]:
+    """Return the sentences and lines of a text."""
+    return [piece.strip() for piece in _SENTENCE.split(text) if piece.strip()]
+
+
+async def remove_lines(history: SqlHistory, scope: str, name: str, removed: Collection[str]) -> None:
+    """Remove lines from the note *name*, or sentences from the history. Idempotent."""
+    if not is_plain_file(name):
+        raise ValueError(f"nothing that was written down: {name!r}")
+    targets = {each.strip() for each in removed}
+
+    def change(place: str, body: bytes) -> bytes:
+        if place != name:
+            return body
+        if name == HISTORY_JSONL:
+            line = dict(decode(body) or {})
+            content = str(line.get("content", ""))
+            left = _remove_sentences(content, targets)
+            return body if left == content else encode({**line, "content": left})
+        lines = body.decode("utf-8", "replace").splitlines(keepends=True)
+        kept = "".join(line for line in lines if line.strip() not in targets)
+        return body if len(kept) == sum(map(len, lines)) else kept.encode()
+
+    await history.rewrite(scope, change)
+
+
+def _remove_sentences(text: str, removed: Collection[str]) -> str:
+    """Return *text* without the sentences *removed*; unchanged when it has none of them."""
+    pieces, gaps = _SENTENCE.split(text), [*_SENTENCE.findall(text), ""]
+    if not any(piece.strip() in removed for piece in pieces):
+        return text
+    left = "".join(piece + gap for piece, gap in zip(pieces, gaps, strict=True) if piece.strip() not in removed).strip()
+    return left or FORGOTTEN
+
+
+async def redact_history(
+    history: SqlHistory,
+    scope: str,
+    *,
+    memory: str,
+    change: Callable[[str], str],
+    clear_note: Callable[[str], tuple[str, int]],
+) -> int:
+    """Apply *change* to the text of every entry, and *clear_note* to every note; return the number of changed ones.
+
+    *clear_note* returns a note's text and the number of lines that it has lost, which are counted. Keys are kept only
+    of lines that *memory*, the text of MEMORY.md, and its archives have and that *change* does not alter. Entries keep
+    their cursors and ranges. Raw messages that *change* would alter are blanked. Idempotent.
+    """
+    lines = await remembered_lines(history, scope, memory)
+    keyed = frozenset(line_fingerprint(line) for line in lines if change(line) == line)
+    counts: dict[bytes, int] = {}
+
+    def redact(place: str, body: bytes) -> bytes:
+        if place == RAW_JSONL:
+            return _redact_raw(body, lambda message: change(str(message)) != str(message))
+        if place == HISTORY_JSONL:
+            redacted = _redact_entry(body, change, keyed)
+            counts[body] = int(redacted != body)
+            return redacted
+        text, counts[body] = clear_note(body.decode("utf-8", "replace"))
+        return text.encode("utf-8", "replace") if counts[body] else body
+
+    await history.rewrite(scope, redact)
+    marks = await history.marks(scope, MarkKind.KEYS)
+    gone = {name: None for name, words in marks.items() if name not in keyed or change(words) != words}
+    if gone:
+        await history.write(scope, marks={MarkKind.KEYS: gone})
+    return sum(counts.values())
+
+
+async def blank_raw(
+    history: SqlHistory, scope: str, is_match: Callable[[Line, Line], bool], *, keeps: tuple[str, ...] = _KEPT
+) -> int:
+    """Blank the raw messages for which *is_match*, called with the archive's line and the message, returns True.
+
+    Return their number; the fields *keeps* of a message stay. Idempotent.
+    """
+
+    def change(place: str, body: bytes) -> bytes:
+        line = decode(body) if place == RAW_JSONL else None
+        if line is None:
+            return body
+        return _redact_raw(body, lambda message: is_match(line, message), keeps)
+
+    return await history.rewrite(scope, change)
+
+
+def _redact_entry(body: bytes, change: Callable[[str], str], keyed: frozenset[str]) -> bytes:
+    line = decode(body) or {}
+    content, keys = line.get("content"), line.get("keys")
+    redacted = dict(line)
+    if isinstance(keys, dict):
+        redacted["keys"] = {name: text for name, text in keys.items() if name in keyed and change(str(text)) == text}
+    if isinstance(content, str):
+        redacted["content"] = change(content)
+    return body if redacted == line else encode(redacted)
+
+
+def _redact_raw(body: bytes, is_match: Callable[[Line], bool], keeps: tuple[str, ...] = _KEPT) -> bytes:
+    line = decode(body) or {}
+    message = line.get("message")
+    if not isinstance(message, Mapping) or not is_match(message):
+        return body
+    kept = {name: message[name] for name in keeps if name in message}
+    blank = {**line, "message": {**kept, "content": FORGOTTEN}}
+    return body if blank == line else encode(blank)

@@ -17,9 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from agent.memory.documents.document_changes import UNARCHIVED
-from agent.memory.documents.file_documents import DocumentBusy, change_document
-from agent.memory.documents.scope_documents import ScopeDocuments
+from agent.memory.documents.scope_documents import UNARCHIVED, DocumentBusy, ScopeDocuments, change_document
 from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.entry_matching import lost_entries
 from agent.memory.editing.memory_archive import ArchivedLine, find_archived_lines, plain_line, restore_lines
@@ -32,8 +30,7 @@ from agent.memory.editing.staged_changes import (
     is_redacted,
 )
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
-from agent.memory.history.history_redaction import remove_lines
-from agent.memory.history.line_keys import add_keys
+from agent.memory.history.history_files import add_keys, remove_lines
 from agent.memory.jobs.memory_jobs import as_bullet
 from gateway.errors import ToolFailed
 from gateway.events import short_id

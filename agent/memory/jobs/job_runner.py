@@ -9,7 +9,7 @@ A job that asks a model stores the answer as a second job, which applies it, so 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,15 +18,17 @@ import structlog
 
 from agent.locks import WorkerSlots
 from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
+from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
-from gateway.ports.journal import Job
+from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage, short_id
+from gateway.ports.journal import Job, MessageOutcome, SessionRow, TurnRecord
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs
-
+    from gateway.store.records import SqlTurnRecords
 
 log = structlog.get_logger(__name__)
 
@@ -272,3 +274,53 @@ class JobRunner:
         if self._meter is not None:
             outcome = "done" if later is None else "failed" if later.counts else "put_off"
             self._meter.count("jobs", kind=job.kind, outcome=outcome)
+
+
+# -- reports ---------------------------------------------------------------------------------------
+
+
+async def send_job_report(
+    records: SqlTurnRecords,
+    job: Job,
+    session: SessionRow,
+    text: str,
+    *,
+    at: datetime,
+    reply_to: str = "",
+    visible_to: str = "",
+    chat_kind: ChatKind = ChatKind.DIRECT,
+    attachments: Sequence[Attachment] = (),
+    facts: Sequence[Mapping[str, Any]] = (),
+    choices: Sequence[MessageButton] = (),
+) -> None:
+    """Send *text* to the chat of *session* with *attachments*, whose *facts* its transcript keeps, and buttons.
+
+    Only *visible_to* sees it, if given. Idempotent: a stored record of this job is not replaced.
+    """
+    turn = f"t{short_id(job.id)}"
+    files = {"files": list(facts)} if facts else {}
+    record = TurnRecord(
+        turn=turn,
+        key=session.key,
+        transcript=session.transcript,
+        scope=job.scope,
+        outcome=MessageOutcome.ANSWERED,
+        # A message visible to one person only is never stored in a shared transcript.
+        lines=() if visible_to else (build.notice(turn, text, at, **files),),
+        from_index=session.next_index,
+        to_index=session.next_index,
+        inbox=(),
+        at=at,
+    )
+    message = OutboundMessage(
+        id=f"{turn}.1",
+        key=session.key,
+        text=text,
+        kind=OutboundKind.NOTICE,
+        reply_to=reply_to,
+        visible_to=visible_to,
+        chat_kind=chat_kind,
+        attachments=tuple(attachments),
+        choices=tuple(choices),
+    )
+    await records.append(record, outbound=(message,))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import structlog
 from cachetools import LRUCache
 
-from agent.memory.documents.file_documents import change_document
+from agent.memory.documents.scope_documents import change_document
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
-from agent.memory.history.line_keys import add_keys, line_fingerprint
+from agent.memory.history.history_files import add_keys, line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import SHARED
 from gateway.backoff import exponential_delay

@@ -8,9 +8,7 @@ from datetime import datetime
 
 import structlog
 
-from agent.memory.messages.message_range import KeepPolicy, MessageRange, is_due, next_range
-from agent.memory.messages.sender_names import SenderNames
-from agent.memory.messages.token_estimate import estimate_messages
+from agent.memory.messages import KeepPolicy, MessageRange, SenderNames, is_due, next_range
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, fits, mark_due, overdue, weigh_lines
 from agent.memory.prompt.prompt_window import (
     AuxiliaryContent,
@@ -29,6 +27,7 @@ from agent.memory.prompt.prompt_window import (
     snapshot_of,
 )
 from agent.memory.storage.transcript_lines import deleted_ids, kind_of
+from agent.memory.token_estimate import estimate_messages
 from gateway.events import SessionKey
 from gateway.ports.journal import Line, TurnRecord
 

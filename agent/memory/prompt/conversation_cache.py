@@ -7,7 +7,7 @@ import sys
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from agent.memory.messages.message_range import KeepPolicy
+from agent.memory.messages import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptWindow, fold, move_start
 from agent.memory.storage.transcript_lines import decode_lines, kind_of

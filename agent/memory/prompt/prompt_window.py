@@ -8,8 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from agent.attachments.file_facts import ASIDE, facts_for_replay, facts_in
-from agent.memory.messages.taint import is_tainted_line
-from agent.memory.messages.token_estimate import estimate_messages, estimate_text
+from agent.memory.messages import is_tainted_line
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage.transcript_lines import (
@@ -21,6 +20,7 @@ from agent.memory.storage.transcript_lines import (
     kind_of,
     parse_time,
 )
+from agent.memory.token_estimate import estimate_messages, estimate_text
 from gateway.ports.journal import Line
 from gateway.ports.memory import anchor_index
 

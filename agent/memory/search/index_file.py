@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from agent.memory.search import index_schema
-from agent.memory.search.index_schema import IndexUnusable, map_sqlite_errors, transaction, unpack_text
-from agent.memory.search.index_writer import UnitWriter
+from agent.memory.search import index_writer as index_schema
+from agent.memory.search.index_writer import IndexUnusable, UnitWriter, map_sqlite_errors, transaction, unpack_text
 from agent.memory.search.search_unit import SearchUnit, UnitChanges, UnitSource, content_hash
 
 if TYPE_CHECKING:

@@ -9,10 +9,79 @@ from datetime import date, datetime, timedelta
 
 import regex
 
-from agent.memory.search.language_data import MONTHS, MONTHS_IN_CAPITALS, STOP
 from agent.memory.search.time_expressions import find_time_expressions
 from agent.memory.search.time_spans import ConversationReference, TimeSpan
-from agent.memory.search.tokenizer import detect, expand_query_word, is_unspaced, words
+from agent.memory.search.tokenizer import (
+    MONTHS,
+    MONTHS_IN_CAPITALS,
+    STOP,
+    detect,
+    expand_query_word,
+    is_unspaced,
+    words,
+)
+
+_CONVERSING = regex.compile(
+    r"(?<!\p{L})(?:talk(?:ed|ing)?|discuss(?:ed|ion|ing)?|sa(?:y|id)|told?|tell|mention(?:ed|ing)?|speak(?:ing)?|spoke|chat(?:ted|ting)?"
+    r"|writ(?:e|ing)|wrote|conversations?|messages?|come? up"
+    r"|gesprochen|sprachen|sprechen|gesprächs?|besprochen|geredet|redeten|reden|gesagt|sagte|erzählt|geschrieben|schrieb"
+    r"|unterhalten|unterhielten|unterhaltung|diskutiert|erwähnt|worum ging"
+    r"|habl(?:amos|ado|é|ó|aron|aba|ábamos|aste)|dij(?:e|o|imos|iste|eron)|dicho|comentamos|comentado|conversamos"
+    r"|conversación|charl(?:amos|a|ado)|tratamos|discutimos|contamos|cont[éó]|escrib(?:í|ió|imos)|mensajes?)(?!\p{L})"
+    r"|聊天?|谈话|谈|说|讲|讨论|提到|对话",
+    regex.IGNORECASE,
+)
+# What else such a question consists of, besides function words.
+_NO_TOPIC = regex.compile(
+    r"(?<!\p{L})(?:topics?|subjects?|things?|anything|everything|something|happen(?:ed)?|going on|went on|back|go|up"
+    r"|show|summar(?:y|i[sz]e)|recap|cover(?:ed)?|remind|remember|again|date|day|time|please|know"
+    r"|thema|themen|ging|los|war|wir|worüber|wovon|worum|etwas|alles|nochmal|zeig|fasse?|zusammen|passiert|geht|gab|bitte"
+    r"|tag|temas?|pasó|cosas?|algo|todo|día|sobre)(?!\p{L})"
+    r"|我们|咱们|我|你|发生|什么|哪些|些|话题|内容|事情?|关于|了|过|的|吗|呢|都|在|有|是|那天?|时候?",
+    regex.IGNORECASE,
+)
+
+
+# Words of questions about everything: summaries, orders, developments.
+_OVERVIEW = regex.compile(
+    r"(?<!\p{L})(?:summar(?:y|ies|i[sz]e\p{L}*)|recap|overview|timeline|chronolog\p{L}+|in (?:what|which) order"
+    r"|in order(?! to)|(?:over|across) (?:time|the (?:course|months|weeks|years))|throughout|(?:walk|take) me through"
+    r"|from (?:the )?(?:beginning|start) to|how (?:did|has|have) .{0,60}(?:evolve|progress|develop|change)\p{L}*"
+    r"|(?:list|name|give me|tell me|what (?:are|were)) (?:all|every\p{L}*)|everything (?:we|i|you|that)"
+    r"|all (?:of )?(?:the|our|my) (?:\p{L}+ ){0,2}(?:things|topics|subjects|projects|conversations|talks|plans|steps)"
+    r"|what have (?:we|i|you) (?:all )?(?:worked|done|discussed|covered|talked|been)"
+    r"|(?:done|talked|discussed|covered|worked|written|planned)(?: \p{L}+){0,3} so far"
+    r"|zusammenfass\p{L}*|fasse? .{0,60}zusammen|überblick|übersicht|in welcher reihenfolge|der reihe nach"
+    r"|chronologisch\p{L}*|alles,? (?:was|worüber|woran)|im (?:laufe|verlauf) (?:de|unse)\p{L}+|von anfang (?:an|bis)"
+    r"|wie ha(?:t|ben) .{0,60}entwickelt|alle (?:unsere|meine) |woran (?:haben|hatten) wir"
+    r"|was haben wir (?:alles|bisher|insgesamt)"
+    r"|res[uú]m(?:en|e|eme|enes|ir|ame)|recapitula\p{L}*|en qué orden|cronol[oó]g\p{L}+|a lo largo de|todo lo que"
+    r"|todos (?:los|nuestros|mis) (?:temas|proyectos|planes|pasos)|(?:ha|han) evolucionado|desde el principio"
+    r"|(?:qué|en qué|de qué) hemos (?:trabajado|hecho|hablado|discutido))(?!\p{L})"
+    r"|总结|概括|概述|按.{0,4}顺序|到目前为止|所有的?(?:话题|事情|项目|内容)|从头到尾|时间线",
+    regex.IGNORECASE,
+)
+
+
+# A wish of a person for all that follows.
+_WISH = regex.compile(
+    r"(?<!\p{L})(?:from now on|from here on|going forward|in (?:the )?future,|henceforth|every time (?:i|you)\b"
+    r"|(?:please|(?:should|must|to)) (?:always|never)|don't ever|i(?:'d| would)? (?:want|like|prefer) you to"
+    r"|(?:always|never) (?:use|write|answer|reply|call|give|send|show|suggest|include|mention|ask|tell|recommend|start"
+    r"|end|speak|add|put|say|explain|keep|assume|schedule|book)"
+    r"|ab (?:jetzt|sofort|heute)|von (?:nun|jetzt) an|in zukunft|künftig|bitte (?:immer|nie|niemals)|jedes mal, wenn"
+    r"|(?:antworte|schreibe?|nenne?|gib|zeige?|schicke?|sage?|verwende|benutze|frage?|erkläre) .{0,40}"
+    r"(?:immer|nie|niemals|nicht mehr)"
+    r"|de ahora en adelante|a partir de ahora|en el futuro,|por favor,? (?:siempre|nunca)|cada vez que"
+    r"|(?:siempre|nunca) (?:me )?(?:resp[oó]nd|escr[ií]b|us|ll[aá]m|cont[eé]st|hag|dig|recomi[eé]nd|preg[uú]nt)\p{L}+)"
+    r"|以后|从现在(?:起|开始)|请(?:总是|一直|永远|不要再)",
+    regex.IGNORECASE,
+)
+_PART = regex.compile(r"[\p{L}\p{M}]+|\d+")
+_NUMERIC = regex.compile(r"(?<!\d)(?:(\d{4})-(\d{1,2})-(\d{1,2})|(\d{1,2})[./](\d{1,2})[./](\d{4}))(?!\d)")
+_SIGNS = regex.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月(?:\s*(\d{1,2})\s*[日号])?|(\d{4})\s*年")
+_YEAR = regex.compile(r"(?:19|20)\d\d")
+_DAY_AFTER, _MONTH_AFTER = timedelta(days=3), timedelta(days=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,64 +151,6 @@ def parse_query(text: str, *, now: datetime | None = None, bounds: TimeSpan | No
 
 
 # -- cues ------------------------------------------------------------------------------------------
-
-
-_CONVERSING = regex.compile(
-    r"(?<!\p{L})(?:talk(?:ed|ing)?|discuss(?:ed|ion|ing)?|sa(?:y|id)|told?|tell|mention(?:ed|ing)?|speak(?:ing)?|spoke|chat(?:ted|ting)?"
-    r"|writ(?:e|ing)|wrote|conversations?|messages?|come? up"
-    r"|gesprochen|sprachen|sprechen|gesprächs?|besprochen|geredet|redeten|reden|gesagt|sagte|erzählt|geschrieben|schrieb"
-    r"|unterhalten|unterhielten|unterhaltung|diskutiert|erwähnt|worum ging"
-    r"|habl(?:amos|ado|é|ó|aron|aba|ábamos|aste)|dij(?:e|o|imos|iste|eron)|dicho|comentamos|comentado|conversamos"
-    r"|conversación|charl(?:amos|a|ado)|tratamos|discutimos|contamos|cont[éó]|escrib(?:í|ió|imos)|mensajes?)(?!\p{L})"
-    r"|聊天?|谈话|谈|说|讲|讨论|提到|对话",
-    regex.IGNORECASE,
-)
-# What else such a question consists of, besides function words.
-_NO_TOPIC = regex.compile(
-    r"(?<!\p{L})(?:topics?|subjects?|things?|anything|everything|something|happen(?:ed)?|going on|went on|back|go|up"
-    r"|show|summar(?:y|i[sz]e)|recap|cover(?:ed)?|remind|remember|again|date|day|time|please|know"
-    r"|thema|themen|ging|los|war|wir|worüber|wovon|worum|etwas|alles|nochmal|zeig|fasse?|zusammen|passiert|geht|gab|bitte"
-    r"|tag|temas?|pasó|cosas?|algo|todo|día|sobre)(?!\p{L})"
-    r"|我们|咱们|我|你|发生|什么|哪些|些|话题|内容|事情?|关于|了|过|的|吗|呢|都|在|有|是|那天?|时候?",
-    regex.IGNORECASE,
-)
-
-
-# Words of questions about everything: summaries, orders, developments.
-_OVERVIEW = regex.compile(
-    r"(?<!\p{L})(?:summar(?:y|ies|i[sz]e\p{L}*)|recap|overview|timeline|chronolog\p{L}+|in (?:what|which) order"
-    r"|in order(?! to)|(?:over|across) (?:time|the (?:course|months|weeks|years))|throughout|(?:walk|take) me through"
-    r"|from (?:the )?(?:beginning|start) to|how (?:did|has|have) .{0,60}(?:evolve|progress|develop|change)\p{L}*"
-    r"|(?:list|name|give me|tell me|what (?:are|were)) (?:all|every\p{L}*)|everything (?:we|i|you|that)"
-    r"|all (?:of )?(?:the|our|my) (?:\p{L}+ ){0,2}(?:things|topics|subjects|projects|conversations|talks|plans|steps)"
-    r"|what have (?:we|i|you) (?:all )?(?:worked|done|discussed|covered|talked|been)"
-    r"|(?:done|talked|discussed|covered|worked|written|planned)(?: \p{L}+){0,3} so far"
-    r"|zusammenfass\p{L}*|fasse? .{0,60}zusammen|überblick|übersicht|in welcher reihenfolge|der reihe nach"
-    r"|chronologisch\p{L}*|alles,? (?:was|worüber|woran)|im (?:laufe|verlauf) (?:de|unse)\p{L}+|von anfang (?:an|bis)"
-    r"|wie ha(?:t|ben) .{0,60}entwickelt|alle (?:unsere|meine) |woran (?:haben|hatten) wir"
-    r"|was haben wir (?:alles|bisher|insgesamt)"
-    r"|res[uú]m(?:en|e|eme|enes|ir|ame)|recapitula\p{L}*|en qué orden|cronol[oó]g\p{L}+|a lo largo de|todo lo que"
-    r"|todos (?:los|nuestros|mis) (?:temas|proyectos|planes|pasos)|(?:ha|han) evolucionado|desde el principio"
-    r"|(?:qué|en qué|de qué) hemos (?:trabajado|hecho|hablado|discutido))(?!\p{L})"
-    r"|总结|概括|概述|按.{0,4}顺序|到目前为止|所有的?(?:话题|事情|项目|内容)|从头到尾|时间线",
-    regex.IGNORECASE,
-)
-
-
-# A wish of a person for all that follows.
-_WISH = regex.compile(
-    r"(?<!\p{L})(?:from now on|from here on|going forward|in (?:the )?future,|henceforth|every time (?:i|you)\b"
-    r"|(?:please|(?:should|must|to)) (?:always|never)|don't ever|i(?:'d| would)? (?:want|like|prefer) you to"
-    r"|(?:always|never) (?:use|write|answer|reply|call|give|send|show|suggest|include|mention|ask|tell|recommend|start"
-    r"|end|speak|add|put|say|explain|keep|assume|schedule|book)"
-    r"|ab (?:jetzt|sofort|heute)|von (?:nun|jetzt) an|in zukunft|künftig|bitte (?:immer|nie|niemals)|jedes mal, wenn"
-    r"|(?:antworte|schreibe?|nenne?|gib|zeige?|schicke?|sage?|verwende|benutze|frage?|erkläre) .{0,40}"
-    r"(?:immer|nie|niemals|nicht mehr)"
-    r"|de ahora en adelante|a partir de ahora|en el futuro,|por favor,? (?:siempre|nunca)|cada vez que"
-    r"|(?:siempre|nunca) (?:me )?(?:resp[oó]nd|escr[ií]b|us|ll[aá]m|cont[eé]st|hag|dig|recomi[eé]nd|preg[uú]nt)\p{L}+)"
-    r"|以后|从现在(?:起|开始)|请(?:总是|一直|永远|不要再)",
-    regex.IGNORECASE,
-)
 
 
 def is_standing_wish(text: str) -> bool:
@@ -314,12 +325,6 @@ def cues(question: str) -> QueryCue:
 
 
 # -- times -----------------------------------------------------------------------------------------
-
-_PART = regex.compile(r"[\p{L}\p{M}]+|\d+")
-_NUMERIC = regex.compile(r"(?<!\d)(?:(\d{4})-(\d{1,2})-(\d{1,2})|(\d{1,2})[./](\d{1,2})[./](\d{4}))(?!\d)")
-_SIGNS = regex.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月(?:\s*(\d{1,2})\s*[日号])?|(\d{4})\s*年")
-_YEAR = regex.compile(r"(?:19|20)\d\d")
-_DAY_AFTER, _MONTH_AFTER = timedelta(days=3), timedelta(days=6)
 
 
 @dataclass(frozen=True, slots=True)

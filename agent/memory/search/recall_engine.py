@@ -24,28 +24,27 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.memory.search import index_schema
-from agent.memory.search.index_cache import IndexCache
-from agent.memory.search.index_schema import IndexUnusable
+from agent.memory.search import index_writer as index_schema
+from agent.memory.search.index_writer import IndexUnusable
 from agent.memory.search.query import SearchQuery, parse_query
-from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.result_selection import (
     BUILDING,
     RESULT_TOKENS,
     RecallAnswer,
     SearchResult,
+    SeedProfile,
     find_missing_times,
     rank_candidates,
     select_results,
 )
-from agent.memory.search.scope_index import IndexMatches, ScopeIndex
+from agent.memory.search.scope_index import IndexCache, IndexMatches, ScopeIndex
 from agent.memory.search.search_hits import MissingTime
 from agent.memory.search.search_unit import ERASURES, MEMORY, UnitSource, UnitSources
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ModelFailed
 
 if TYPE_CHECKING:
-    from agent.memory.search.embedding.embedder import Embedder
+    from agent.memory.search.embedding.guarded_embedder import Embedder
     from agent.memory.search.vector_matrix import Floats
 
 log = structlog.get_logger(__name__)

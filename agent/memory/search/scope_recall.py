@@ -26,9 +26,14 @@ from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, Recall
 from agent.memory.search.scope_index import IndexedPassage
 from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.memory.search.search_unit import UnitSource, chunk_markdown, name_speaker
-from agent.memory.search.sources.document_source import DocumentSource
-from agent.memory.search.sources.scope_source import Cut, ScopeSource, lines_around, read_surroundings
-from agent.memory.search.sources.transcript_source import TranscriptSource
+from agent.memory.search.sources.scope_source import (
+    Cut,
+    DocumentSource,
+    ScopeSource,
+    TranscriptSource,
+    lines_around,
+    read_surroundings,
+)
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import HistoryStore, ScopeHead

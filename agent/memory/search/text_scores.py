@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.memory.search import text_query
-from agent.memory.search.index_schema import BLOCK, REACH, SOURCE_SLOTS, IndexUnusable
+from agent.memory.search.index_writer import BLOCK, REACH, SOURCE_SLOTS, IndexUnusable
 from agent.memory.search.time_spans import TimeSpan
 
 Floats = npt.NDArray[np.float64]

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from agent.memory.search.time_grammar import TimeMatch, TokenText, compile_pattern, find_times
+from agent.memory.search.time_grammar import TimeMatch, TokenText, compile_pattern, find_times, read_tokens
 from agent.memory.search.time_spans import DAY, ConversationReference, NamedTime, TimeGrain, TimeSpan, move_to_year
-from agent.memory.search.time_words import read_tokens
 
 LONGEST_QUERY = 2_000  # characters that are read for times
 

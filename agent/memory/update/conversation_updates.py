@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages.greetings import has_only_greetings
-from agent.memory.messages.message_range import (
+from agent.memory.messages import (
     MessageRange,
     TranscriptRange,
     conversation,
     fit_to_tokens,
     shorten_lines,
 )
-from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
 from agent.memory.prompt.due_jobs import (
     APPLY,
@@ -38,10 +36,17 @@ from agent.memory.prompt.due_jobs import (
     raw_summary_job,
 )
 from agent.memory.storage import transcript_lines as build
-from agent.memory.update.consolidation_request import ConsolidationAnswer
-from agent.memory.update.consolidator import FAILURE_LINE, FAILURES_BEFORE_RAW, Consolidator, StoredAnswer
+from agent.memory.token_estimate import estimate_text
+from agent.memory.update.consolidator import (
+    FAILURE_LINE,
+    FAILURES_BEFORE_RAW,
+    ConsolidationAnswer,
+    Consolidator,
+    StoredAnswer,
+)
 from agent.memory.update.dreamer import Dreamer
 from agent.memory.update.memory_updates import NOT_YET, UpdateAnswer, UpdateContext
+from agent.memory.update.notes import has_only_greetings
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey

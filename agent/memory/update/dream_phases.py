@@ -1,23 +1,31 @@
 """The two phases of a Dream ([003]): it studies the new entries, then makes the smallest correct edits, step by step.
 
-Tokens and steps have a ceiling.
+Tokens and steps have a ceiling. Every answer is stored before it is used, so that none is paid for twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
-from agent.memory.editing.document_edits import EDIT_MEMORY, EDIT_TOOL, EDIT_WITHOUT_TOOLS, read_edits
-from agent.memory.editing.edit_review import with_evidence
-from agent.memory.editing.edit_simulation import BUDGET, EditOutcome, EditResult, EditSimulation
-from agent.memory.editing.whole_text import NOTHING_YET
-from agent.memory.messages.token_estimate import estimate_text
+from agent.attachments.file_facts import UNTRUSTED
+from agent.memory.documents.scope_documents import DREAM_CAUSE
+from agent.memory.editing.document_edits import (
+    EDIT_MEMORY,
+    EDIT_TOOL,
+    EDIT_WITHOUT_TOOLS,
+    DocumentEdit,
+    read_edit,
+    read_edits,
+)
+from agent.memory.editing.edit_simulation import BUDGET, EditOutcome, EditResult, EditSimulation, with_evidence
+from agent.memory.editing.text_operations import NOTHING_YET
 from agent.memory.model_calls import (
     CUT_OFF,
     LlmProvider,
@@ -28,11 +36,18 @@ from agent.memory.model_calls import (
     clean,
     tool_attempts,
 )
-from agent.memory.update.dream_state import DreamPass
-from gateway.ports.memory import HistoryEntry
+from agent.memory.token_estimate import estimate_text
+from gateway.events import short_id
+from gateway.ports.memory import HistoryEntry, MarkKind
+from gateway.text.json_lines import decode_line
+
+if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
 
 log = structlog.get_logger(__name__)
 
+DREAM = "dream"  # the kind of its jobs
+_NAME = "run"
 TOKENS_IN = 250_000  # of one sitting; a usual one takes a few thousand
 _TOKENS_OUT = 40_000
 _LEAST_OUT = 500  # tokens: with fewer left no answer is asked for
@@ -83,7 +98,7 @@ what somebody may plan or ask about when it matters.
 
 {_MATERIAL}"""
 
-Save = Callable[[DreamPass], Awaitable[None]]
+Save: TypeAlias = Callable[["DreamPass"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,3 +300,105 @@ def _entries_part(new: DreamMaterial) -> str:
         token_limit -= len(said)
         lines.append("- " + said.replace("\n", "\n  "))
     return f"# What is new (today is {new.today})\n\n" + "\n".join(lines)
+
+
+# -- the progress of an unfinished Dream -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamPass:
+    """Both phases over entries that are trusted alike: words of strangers are never in a prompt with others."""
+
+    is_untrusted: bool = False
+    analysis: str = ""  # phase one's answers, page by page
+    studied: int = 0  # pages
+    answers: tuple[tuple[DocumentEdit, ...], ...] = ()  # phase two's, one by one
+    is_done: bool = False
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamRun:
+    """One Dream over the entries behind *after* up to *to*."""
+
+    after: int
+    to: int
+    epoch: str  # of the scope at the start: after an erasure the run starts again
+    base: Mapping[str, str]  # the documents as the model was shown them
+    entries: tuple[str, ...] = ()  # names of the entries: merging scopes renumbers the history
+    passes: tuple[DreamPass, ...] = field(default=())
+
+    def with_pass(self, n: int, dream_pass: DreamPass) -> DreamRun:
+        """Return the run with its *n*th sitting as far as it has come."""
+        return replace(self, passes=(*self.passes[:n], dream_pass, *self.passes[n + 1 :]))
+
+    def cause(self, entries: Sequence[HistoryEntry]) -> str:
+        """Return the cause of the run's version: the cursors and ids of the entries."""
+        return " ".join([f"{DREAM_CAUSE}{self.after + 1}-{self.to}", *(each.entry for each in entries if each.entry)])
+
+    def name(self, *parts: str) -> str:
+        """Return a name for something of this run, the same every time."""
+        said = json.dumps([self.after, self.to, self.epoch, *parts])
+        return f"d{short_id(said)}"
+
+
+def start_run(after: int, epoch: str, base: Mapping[str, str], entries: Sequence[HistoryEntry]) -> DreamRun:
+    """Return the run over *entries*: a sitting for those that are trusted, and one for those that are not."""
+    kinds = sorted({is_untrusted(each) for each in entries})
+    passes = tuple(DreamPass(is_untrusted=kind) for kind in kinds)
+    return DreamRun(
+        after=after,
+        to=entries[-1].cursor,
+        epoch=epoch,
+        base=dict(base),
+        entries=names_of(entries),
+        passes=passes,
+    )
+
+
+def names_of(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
+    """Return names that identify these entries."""
+    return tuple(f"{each.cursor} {each.entry}" for each in entries)
+
+
+def is_untrusted(entry: HistoryEntry) -> bool:
+    """Return True if the entry contains content written by third parties."""
+    return entry.origin == UNTRUSTED
+
+
+async def load_run(history: SqlHistory, scope: str) -> DreamRun | None:
+    """Return the stored run, or None; a run that cannot be read is dropped, which costs its model calls."""
+    text = (await history.marks(scope, MarkKind.DREAM)).get(_NAME)
+    record = decode_line(text.encode()) if text is not None else None
+    try:
+        return _read(record) if record is not None else None
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return None
+
+
+async def save_run(history: SqlHistory, scope: str, run: DreamRun) -> None:
+    """Store the run of *scope* durably."""
+    answers = [[[edit.record() for edit in answer] for answer in each.answers] for each in run.passes]
+    passes = [asdict(replace(each, answers=())) for each in run.passes]
+    passes = [{**each, "answers": edits} for each, edits in zip(passes, answers, strict=True)]
+    line = {"v": 1, **asdict(replace(run, passes=())), "passes": passes}
+    await history.write(scope, marks={MarkKind.DREAM: {_NAME: json.dumps(line)}})
+
+
+async def drop_run(history: SqlHistory, scope: str) -> None:
+    """Let the run of *scope* go."""
+    if await history.marks(scope, MarkKind.DREAM):
+        await history.write(scope, marks={MarkKind.DREAM: {_NAME: None}})
+
+
+def _read(record: Mapping[str, Any]) -> DreamRun:
+    passes = []
+    for each in record["passes"]:
+        answers = tuple(tuple(filter(None, map(read_edit, answer))) for answer in each["answers"])
+        passes.append(DreamPass(**{**each, "answers": answers}))
+    fields = {name: value for name, value in record.items() if name != "v"}
+    run = DreamRun(**{**fields, "entries": tuple(record["entries"]), "passes": tuple(passes)})
+    if not isinstance(run.after, int) or not isinstance(run.to, int):
+        raise TypeError("cursors are numbers")
+    return run

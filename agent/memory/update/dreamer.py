@@ -21,16 +21,18 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
 from agent.memory.scopes import SHARED
 from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamReport, DreamRequester
-from agent.memory.update.dream_phases import DreamMaterial, DreamPhaseRunner, shown_in
-from agent.memory.update.dream_state import (
+from agent.memory.update.dream_phases import (
     DREAM,
+    DreamMaterial,
     DreamPass,
+    DreamPhaseRunner,
     DreamRun,
     drop_run,
     is_untrusted,
     load_run,
     names_of,
     save_run,
+    shown_in,
     start_run,
 )
 from gateway.backoff import exponential_delay

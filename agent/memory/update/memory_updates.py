@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.messages.message_reader import MessageReader
+from agent.memory.messages import MessageReader
 from agent.memory.model_calls import UnusableAnswer, outage_delay, unlimited
 from agent.memory.prompt.due_jobs import APPLY
 from gateway.ports.journal import Job

@@ -9,13 +9,12 @@ from pathlib import Path
 import structlog
 
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages.message_range import Message
+from agent.memory.messages import Message
 from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
 from agent.memory.prompt.due_jobs import ConversationSpan, after_flush
 from agent.memory.scopes import scope_folder
-from agent.memory.update.memory_flusher import FlushSection, MemoryFlusher
 from agent.memory.update.memory_updates import NOT_YET, UpdateAnswer, UpdateContext
-from agent.memory.update.session_note_writer import NoteSummary, SessionMemoryWriter
+from agent.memory.update.notes import FlushSection, MemoryFlusher, NoteSummary, SessionMemoryWriter
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, Line
 

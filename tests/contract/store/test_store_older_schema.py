@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.adoption import adopt_transcripts
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.storage.transcript_adoption import adopt_transcripts
 from gateway.app.lost_turns import describe_loss, find_lost_turns
 from gateway.events import SessionKey
 from gateway.home import Home

@@ -19,7 +19,7 @@ from agent.llm.scripted_model import ScriptEntry
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.erasure import purge_jobs
-from agent.memory.history.folder_history import HistoryLog
+from agent.memory.history.folder_store import HistoryLog
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports.memory import FORGET, PURGE, HistoryEntry
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel

@@ -12,8 +12,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.memory.messages.message_range import conversation
-from agent.memory.messages.sender_names import SenderNames
+from agent.memory.messages import SenderNames, conversation
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import to_messages
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from agent.llm.scripted_model import ScriptEntry
 from agent.memory.editing.document_edits import LONGEST_KEYS
-from agent.memory.history.line_keys import line_fingerprint
+from agent.memory.history.history_files import line_fingerprint
 from gateway.ports.memory import MarkKind
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.e2e.agent.test_forget import everything

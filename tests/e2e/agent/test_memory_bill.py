@@ -8,7 +8,7 @@ import json
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall, estimate
-from agent.memory.documents.file_documents import document_path
+from agent.memory.history.folder_store import document_path
 from agent.memory.jobs.token_budget import MEMORY_PURPOSES
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.documents.file_documents import document_path
+from agent.memory.history.folder_store import document_path
 from gateway.ports.memory import HistoryEntry, NoteChange
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.fakes.documents import edit_by_hand, stored_changes, stored_text

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.documents.document_changes import change_diff
+from agent.memory.documents.scope_documents import change_diff
 from agent.memory.scopes import quote
 from tests.fakes.documents import stored_changes, stored_documents, stored_text
 from tests.fakes.histories import stored_entries

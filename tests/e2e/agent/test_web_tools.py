@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from agent.llm.scripted_model import ScriptEntry
-from agent.memory.messages.token_estimate import estimate_messages
+from agent.memory.token_estimate import estimate_messages
 from agent.tools.tool import Tool
 from agent.tools.toolbox import GROUP as TOOL_ENTRY_POINTS
 from agent.web.web_pages import WebPages

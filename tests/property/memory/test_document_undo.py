@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.documents.file_documents import change_document
+from agent.memory.documents.scope_documents import change_document
 from agent.memory.editing.three_way_merge import revert_change, three_way
 from agent.memory.versioning.memory_service import MemoryService, UndoResult
 from tests.fakes.documents import open_documents

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.history.folder_history import LOCK, HistoryLog
+from agent.memory.history.folder_store import LOCK, HistoryLog
 from agent.memory.history.history_files import format_entry, printed_files, read_files
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode

@@ -21,11 +21,10 @@ from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.entry_matching import is_same, replaces
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
-from agent.memory.editing.text_operations import changed_texts
+from agent.memory.editing.text_operations import NOTHING_YET, changed_texts, edits_of_text
 from agent.memory.editing.three_way_merge import ThreeWayResult, merge_both, revert_change, three_way
-from agent.memory.editing.whole_text import NOTHING_YET, edits_of_text
 from agent.memory.model_calls import UnusableAnswer
-from agent.memory.update.consolidation_request import ConsolidationAnswer, parse_answer
+from agent.memory.update.consolidator import ConsolidationAnswer, parse_answer
 
 BUDGET = 4_000
 _WORDS = "tea coffee Ann Bob Berlin Bern 2024 17 likes prefers Python allergic peanuts to not the dark at 北京 é - # x:"

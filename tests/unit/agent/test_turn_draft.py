@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.llm.chat_model import ChatReply, TokenUsage, ToolCall
-from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.storage import transcript_lines as build
+from agent.memory.token_estimate import estimate_messages
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import Attachment
 from gateway.ports.journal import InboxRow, MessageOutcome, SessionRow, TurnLease, TurnStep

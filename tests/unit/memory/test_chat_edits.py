@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from agent.memory.documents.document_changes import UNARCHIVED
-from agent.memory.documents.scope_documents import ScopeDocuments
+from agent.memory.documents.scope_documents import UNARCHIVED, ScopeDocuments
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatMemoryEditor, LineChange

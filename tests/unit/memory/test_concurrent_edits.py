@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.memory import MemoryStore
-from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.storage.disk import Disk
 
 SCOPE = "people/ann"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.history.line_keys import line_fingerprint
+from agent.memory.history.folder_store import FileDocumentStore
+from agent.memory.history.history_files import line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages.message_range import MessageRange
+from agent.memory.messages import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk

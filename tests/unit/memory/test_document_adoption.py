@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.documents.document_adoption import adopt_documents
-from agent.memory.documents.document_changes import BY_HAND
-from agent.memory.documents.git_repository import RepositoryCommit, append_commits, open_repo
+from agent.memory.adoption import adopt_documents
+from agent.memory.documents.document_commits import RepositoryCommit, append_commits, open_repo
+from agent.memory.documents.scope_documents import BY_HAND
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from gateway.ports.memory import document_file
 from gateway.store.documents import SqlDocuments

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.documents.file_documents import FileDocumentStore, document_path
+from agent.memory.history.folder_store import FileDocumentStore, document_path
 from agent.memory.storage.disk import Disk
 from tests.fakes.memory import SCOPE, FaultyDisk
 
@@ -100,5 +100,5 @@ async def test_an_editor_that_empties_a_file_before_it_writes_is_waited_for(
     path = document_path(tmp_path, SCOPE, "MEMORY.md")
     path.parent.mkdir(parents=True)
     path.write_text("- tea\n")
-    monkeypatch.setattr("agent.memory.documents.file_documents._SAVING", 3_600)  # however slow this machine is
+    monkeypatch.setattr("agent.memory.history.folder_store._SAVING", 3_600)  # however slow this machine is
     assert (await FileDocumentStore(tmp_path, disk=EmptiedDisk()).read(SCOPE, "MEMORY.md")).text == "- tea\n"

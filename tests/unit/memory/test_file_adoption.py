@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from agent.memory.storage import file_adoption
-from agent.memory.storage.file_adoption import adopt_files, adopt_workspaces
+from agent.memory import file_adoption
+from agent.memory.file_adoption import adopt_files, adopt_workspaces
 from gateway.ports.memory import BYTES, FileKind
 from gateway.store.engine import StoreLimits
 from gateway.store.files import SMALL_BYTES, SqlFiles

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages.message_range import MessageRange
+from agent.memory.messages import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, FLUSH, flush_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.messages.greetings import has_only_greetings
+from agent.memory.update.notes import has_only_greetings
 
 GREETINGS = ["hi", "Hi!", "heyyy", "Hello there", "How's it going?", "Guten Morgen!", "Grüß Gott", "👋", "你好！"]
 GREETINGS += [

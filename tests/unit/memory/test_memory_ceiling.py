@@ -11,10 +11,9 @@ from typing import Any, cast
 import pytest
 
 from agent.memory import MemoryStore, Session
-from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.memory_archive import MemoryArchive
-from agent.memory.history.folder_history import open_folder
-from agent.memory.history.line_keys import line_fingerprint
+from agent.memory.history.folder_store import FileDocumentStore, open_folder
+from agent.memory.history.history_files import line_fingerprint
 from agent.memory.search.search_hits import SearchHit
 from agent.tools.tool import ScopedRecall
 from agent.turns.turn_memory import TurnMemoryTools

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs, append_bullet, as_bullet
 from gateway.ports.journal import REMEMBER, SessionRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.messages.message_reader import MessageReader
+from agent.memory.messages import MessageReader
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from gateway.ports.journal import Line, MessageOutcome, TurnRecord

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.messages.message_range import MessageRange
+from agent.memory.history.folder_store import FileDocumentStore
+from agent.memory.messages import MessageRange
 from agent.memory.prompt.due_jobs import NOTE, SUMMARISE, flush_job
 from agent.memory.scopes import scope_folder
 from gateway.errors import FailureCause, ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable

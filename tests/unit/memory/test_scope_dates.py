@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.messages.message_range import MessageRange, conversation
+from agent.memory.messages import MessageRange, conversation
 from agent.memory.prompt.due_jobs import consolidation_job, flush_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
-from agent.memory.update.session_note_writer import SessionMemoryWriter
+from agent.memory.update.notes import SessionMemoryWriter
 from agent.turns.prompt_assembly import message_header
 from tests.fakes.consolidation_scene import ConsolidationScene, begin
 from tests.fakes.consolidator import ScriptedProvider

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agent.files.file_workspace import FileWorkspace
-from agent.memory.storage.file_adoption import adopt_workspaces
+from agent.memory.file_adoption import adopt_workspaces
 from gateway.store.files import SqlFiles
 from tests.fakes.store import open_inline_store
 

@@ -9,11 +9,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.memory.search.embedding.embedder import Embedder as Embedder
-from agent.memory.search.embedding.embedder import Matrix as Matrix
-from agent.memory.search.embedding.embedder import OnTokens as OnTokens
-from agent.memory.search.embedding.embedder import no_account as no_account
+from agent.memory.search.embedding.guarded_embedder import Embedder as Embedder
 from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder as GuardedEmbedder
+from agent.memory.search.embedding.guarded_embedder import Matrix as Matrix
+from agent.memory.search.embedding.guarded_embedder import OnTokens as OnTokens
+from agent.memory.search.embedding.guarded_embedder import no_account as no_account
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
     from agent.memory.search.embedding.local_embedder import LocalEmbedder

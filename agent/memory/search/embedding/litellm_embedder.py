@@ -11,7 +11,7 @@ import numpy as np
 
 from agent.llm.litellm_model import address_for, load_litellm
 from agent.llm.provider_errors import map_provider_error
-from agent.memory.search.embedding.embedder import Matrix, OnTokens, no_account, normalize_rows
+from agent.memory.search.embedding.guarded_embedder import Matrix, OnTokens, no_account, normalize_rows
 from gateway.errors import InvalidModelReply
 
 _SECONDS = 30.0  # of one request

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from agent.memory.search.embedding.embedder import Matrix, normalize_rows
+from agent.memory.search.embedding.guarded_embedder import Matrix, normalize_rows
 from gateway.errors import ModelFailed, SettingsError
 from gateway.installation import HOW_TO_INSTALL
 

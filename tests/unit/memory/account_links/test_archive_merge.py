@@ -12,7 +12,7 @@ from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.history_file_writer import HistoryFileWriter
-from agent.memory.history.line_keys import add_keys, line_fingerprint
+from agent.memory.history.history_files import add_keys, line_fingerprint
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey

@@ -7,8 +7,13 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.account_links.document_merge import merge_texts, remove_entries, select_entries, trace_ownership
-from agent.memory.account_links.version_merge import interleave_versions
+from agent.memory.account_links.document_merge import (
+    interleave_versions,
+    merge_texts,
+    remove_entries,
+    select_entries,
+    trace_ownership,
+)
 from agent.memory.editing.memory_entries import EntryKind, parse
 from gateway.ports.memory import DocumentChange, DocumentState
 from tests.fakes.memory import START

@@ -17,14 +17,13 @@ from typing import Any
 
 import pytest
 
-from agent.memory.account_links.document_merge import EntryOwnership
+from agent.memory.account_links.document_merge import EntryOwnership, divide_documents, find_owners, move_documents
 from agent.memory.account_links.scope_transfer import (
     blank_answer,
     merge_scope_files,
     split_scope_files,
     split_stored_files,
 )
-from agent.memory.account_links.version_merge import divide_documents, find_owners, move_documents
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from gateway.events import PlatformAccount

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from agent.memory.model_calls import UnusableAnswer, force_tool
-from agent.memory.update.consolidation_request import TOOL, ConsolidationAnswer, request_consolidation
+from agent.memory.update.consolidator import TOOL, ConsolidationAnswer, request_consolidation
 from gateway.errors import ModelRateLimited, ModelRefused
 from tests.fakes.clock import VirtualClock
 

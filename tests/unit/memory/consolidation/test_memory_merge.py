@@ -6,8 +6,7 @@ import pytest
 
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.edit_simulation import EditSimulation, outcome
-from agent.memory.editing.text_operations import AddLines, Operation, ReplaceLines
-from agent.memory.editing.whole_text import edits_of_text
+from agent.memory.editing.text_operations import AddLines, Operation, ReplaceLines, edits_of_text
 
 MEMORY = """# Preferences
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.messages.message_range import (
+from agent.memory.messages import (
     KeepPolicy,
     MessageRange,
     conversation,

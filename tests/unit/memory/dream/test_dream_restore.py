@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.memory.documents.document_changes import TRACKED, rewrite_history
-from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.update.dream_service import DreamService, RestoreConflict, RestoreDone
+from agent.memory.documents.scope_documents import TRACKED, ScopeDocuments, rewrite_history
+from agent.memory.update.dream_applier import DreamService, RestoreConflict, RestoreDone
 from agent.memory.versioning.memory_service import MemoryService, UndoResult
 from gateway.ports.memory import ScopeDocument
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap

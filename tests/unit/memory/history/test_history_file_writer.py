@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.history.folder_history import HistoryLog
-from agent.memory.history.history_adoption import adopt_histories
+from agent.memory.adoption import adopt_histories
+from agent.memory.history.folder_store import HistoryLog
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import printed_files, read_files
 from agent.memory.storage.disk import Disk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.history.folder_history import HistoryLog
+from agent.memory.history.folder_store import HistoryLog
 from gateway.ports.memory import HistoryEntry
 from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 

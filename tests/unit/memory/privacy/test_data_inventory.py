@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.privacy.data_inventory import DataKind, kind_of
+from agent.memory.privacy.export_jobs import DataKind, kind_of
 from tests.fakes.home_files import unknown_files
 
 DIGEST = "a" * 64

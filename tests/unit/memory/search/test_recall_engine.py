@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.search import index_schema
+from agent.memory.search import index_writer as index_schema
 from agent.memory.search.embedding import Matrix
-from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
-from agent.memory.search.result_selection import BUILDING
+from agent.memory.search.result_selection import BUILDING, SeedProfile
 from agent.memory.search.search_unit import SearchUnit, UnitSource
 from tests.fakes.recall import LetterEmbedder, ListSources
 

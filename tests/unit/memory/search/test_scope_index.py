@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.memory.search import index_schema
-from agent.memory.search.index_schema import IndexUnusable
+from agent.memory.search import index_writer as index_schema
+from agent.memory.search.index_writer import IndexUnusable
 from agent.memory.search.query import parse_query
 from agent.memory.search.scope_index import ScopeIndex
 from agent.memory.search.search_unit import SearchUnit, UnitSource

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from agent.memory.scopes import scope_folder
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
-from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, lines_around
-from agent.memory.search.sources.transcript_source import TranscriptSource
+from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, TranscriptSource, lines_around
 from agent.memory.storage.transcript_lines import forgotten_line
 from gateway.events import SessionKey
 from gateway.ports.journal import TurnRecord

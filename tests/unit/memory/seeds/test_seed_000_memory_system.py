@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.messages.message_range import DEFAULT_MEMORY_WINDOW, conversation, is_due, keep_count
-from agent.memory.update.consolidation_request import messages
+from agent.memory.messages import DEFAULT_MEMORY_WINDOW, conversation, is_due, keep_count
+from agent.memory.update.consolidator import messages
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 TALK = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory import Session, SessionManager
-from agent.memory.history.folder_history import HistoryLog
+from agent.memory.history.folder_store import HistoryLog
 from agent.memory.scopes import scope_folder
 from gateway.ports.memory import HistoryEntry
 from tests.fakes.inprocess_gateway import gateway

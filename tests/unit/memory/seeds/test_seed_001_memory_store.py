@@ -10,8 +10,8 @@ import structlog
 
 from agent.memory import MemoryStore, Session, SessionManager
 from agent.memory.model_calls import force_tool
-from agent.memory.update.consolidation_request import SYSTEM
-from agent.memory.update.consolidation_request import TOOL as SAVE_MEMORY_TOOL
+from agent.memory.update.consolidator import SYSTEM
+from agent.memory.update.consolidator import TOOL as SAVE_MEMORY_TOOL
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 TOOL = """

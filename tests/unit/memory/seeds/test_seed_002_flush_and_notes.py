@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.update.memory_flusher import MemoryFlusher
-from agent.memory.update.session_note_writer import SessionMemoryWriter, slugify
+from agent.memory.update.notes import MemoryFlusher, SessionMemoryWriter, slugify
 
 KEY = "telegram:12345"
 AT = datetime(2026, 3, 25, 14, 30, tzinfo=UTC)

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from agent.memory.scopes import scope_folder
-from agent.memory.update.memory_flusher import MemoryFlusher
-from agent.memory.update.session_note_writer import SessionMemoryWriter
+from agent.memory.update.notes import MemoryFlusher, SessionMemoryWriter
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

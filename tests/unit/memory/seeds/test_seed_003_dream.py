@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.commands import CommandRouter
-from agent.memory.documents.document_changes import change_diff
+from agent.memory.documents.scope_documents import change_diff
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.storage.transcript_lines import utc_now
 from agent.memory.update.dreamer import DreamSchedule

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from agent.memory import MemoryStore
-from agent.memory.history.folder_history import HistoryLog
+from agent.memory.history.folder_store import HistoryLog
 from gateway.ports.memory import HistoryEntry
 
 LINE = (

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from agent.memory import MemoryStore, Session
-from agent.memory.messages import message_range as rules
-from agent.memory.messages.message_range import KeepPolicy, is_due, keep_count, next_range
+from agent.memory import messages as rules
+from agent.memory.messages import KeepPolicy, is_due, keep_count, next_range
 from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW
-from agent.memory.update.consolidation_request import ConsolidationAnswer, messages_without_tools, parse_answer
+from agent.memory.update.consolidator import ConsolidationAnswer, messages_without_tools, parse_answer
 from tests.fakes.consolidator import ScriptedProvider
 
 

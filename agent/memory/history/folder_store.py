@@ -1,10 +1,21 @@
-"""The history of one plain folder, as the library keeps it without a gateway: in the files that a gateway prints."""
+"""The documents and the history of one plain folder, as the library keeps them without a gateway.
+
+They are in the files that a gateway writes as its mirror. In a folder that a gateway has the memory of, nothing is
+written, since its store would write over it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -24,20 +35,24 @@ from agent.memory.history.history_files import (
     printed_files,
     read_files,
 )
-from agent.memory.storage.disk import Disk, save_corrupt
+from agent.memory.scopes import AREAS, SHARED, scope_folder
+from agent.memory.storage.disk import Disk, read_text, save_corrupt
 from agent.memory.storage.transcript_lines import decode, encode, utc_now
-from agent.memory.storage.unowned_folder import require_unowned
+from gateway.errors import HomeInUse
 from gateway.ports.journal import Line
 from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
+    MIRROR,
     RAW_JSONL,
     HistoryEntry,
     HistoryRevs,
     MarkKind,
     Marks,
     NoteChange,
+    ScopeDocument,
     ScopeHistory,
+    document_file,
 )
 from gateway.text.history_lines import encode_entry, encode_raw, read_entry
 
@@ -45,6 +60,11 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_SAVING = 0.02  # seconds that an editor may take between emptying a file and writing it
+_PAUSE = 0.01
+_LOOKS = 10
+_OURS = 256
 LOCK = ".lock"  # the scope's, which guards its documents too
 _DERIVED = (CURSOR, DREAM_CURSOR, HISTORY_MD)
 
@@ -267,3 +287,151 @@ def open_folder(workspace: Path, disk: Disk | None = None) -> FolderHistory:
     """Return the history in the `memory/` of a workspace."""
     folder = Path(workspace) / "memory"
     return FolderHistory(HistoryLog(folder, disk), folder, disk or Disk())
+
+
+# -- documents ----------------------------------------------------------------------------------------
+
+
+def document_path(home: Path, scope: str, name: str) -> Path:
+    """Return the path of a scope's document; raise ValueError for an invalid name."""
+    if not _NAME.match(name):
+        raise ValueError(f"not a document: {name!r}")
+    return scope_folder(home, scope) / document_file(name)
+
+
+class FileDocumentStore:
+    """Implements `DocumentStore` over the files of a home. A rev is the sha256 of the bytes."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        disk: Disk | None = None,
+        fit: Callable[[str, str, str], Awaitable[str]] | None = None,
+    ) -> None:
+        """Serve the documents of *home*. *fit* returns a new MEMORY.md (scope, old text, new text) in its ceiling."""
+        self._fit = fit
+        self._home = home
+        self._disk = disk or Disk()
+        self._ours: OrderedDict[str, None] = OrderedDict()  # revs that we wrote; these files are complete
+
+    async def read(self, scope: str, name: str) -> ScopeDocument:
+        """Return the current text."""
+        return await asyncio.to_thread(self.read_now, scope, name)
+
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
+        """Replace the text if its rev is still *was*; return None if another writer was faster. Durable on return."""
+        is_fitted = self._fit is not None and name == "MEMORY.md"
+        before = (await self.read(scope, name)).text if is_fitted else ""
+        written = await asyncio.to_thread(self.write_now, scope, name, text, was=was)
+        if written is None:
+            return None
+        log.info("document.written", scope=scope, name=name, why=why, by=by)
+        if self._fit is not None and is_fitted and (fitted := await self._fit(scope, before, text)) != text:
+            done = await asyncio.to_thread(self.write_now, scope, name, fitted, was=written.rev)
+            return done or written  # a later change brings it within its ceiling
+        return written
+
+    async def epoch(self, scope: str) -> str:  # noqa: ARG002 - the port's
+        """Return "": nothing erases in a folder without a gateway."""
+        return ""
+
+    def read_now(self, scope: str, name: str) -> ScopeDocument:
+        """Do what `read` does; blocks."""
+        data = self._read_settled(document_path(self._home, scope, name))
+        if data is None:
+            return ScopeDocument(name=name, text="", rev="")
+        return ScopeDocument(name=name, text=read_text(data), rev=_rev_of(data))
+
+    def _read_settled(self, path: Path) -> bytes | None:
+        """Return the file's bytes once no editor is saving it: some editors empty a file before they write."""
+        data = self._disk.load(path)
+        for _ in range(_LOOKS):
+            if data is None or _rev_of(data) in self._ours or not _is_fresh(path):
+                break
+            time.sleep(_PAUSE)
+            data = self._disk.load(path)
+        while len(self._ours) > _OURS:
+            self._ours.popitem(last=False)
+        return data
+
+    def _scope_lock(self, scope: str) -> AbstractContextManager[None]:
+        return self._disk.lock(scope_folder(self._home, scope) / "memory" / ".lock")
+
+    def write_now(self, scope: str, name: str, text: str, *, was: str) -> ScopeDocument | None:
+        """Do what `write` does; blocks."""
+        path = document_path(self._home, scope, name)
+        data = text.encode("utf-8", "replace")
+        # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.
+        with self._scope_lock(scope):
+            now = self._read_settled(path)
+            if ("" if now is None else _rev_of(now)) != was:
+                return None
+            if not self._replace(path, data, now):
+                return None
+        return ScopeDocument(name=name, text=read_text(data), rev=_rev_of(data))
+
+    def _replace(self, path: Path, data: bytes, was: bytes | None) -> bool:
+        """Replace the file's bytes *was*; return False if an editor was faster."""
+        if was == data:
+            return True
+        self._ours[_rev_of(data)] = None
+        return self._disk.swap(path, data, was=was)
+
+
+def _is_fresh(path: Path) -> bool:
+    try:
+        return 0 <= time.time() - path.stat().st_mtime < _SAVING
+    except OSError:
+        return False
+
+
+def _rev_of(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# -- folders without a gateway ---------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def hold_unowned(workspace: Path) -> Iterator[None]:
+    """Hold the lock of the home of *workspace*, shared, for one write. Raises HomeInUse if a gateway has the memory."""
+    with contextlib.ExitStack() as stack:
+        for home in _homes(workspace):
+            if is_mirrored(home):
+                raise HomeInUse(
+                    f"a gateway owns {home} and writes its memory into these files: change it there, in a chat or with"
+                    " `parlour memory`, or edit the Markdown files by hand"
+                )
+            if not (home / "lock").is_file():
+                continue
+            fd = os.open(home / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HomeInUse(f"a gateway owns {home}: ask it (`parlour sessions list`), or stop it first") from None
+        yield
+
+
+def require_unowned(workspace: Path) -> None:
+    """Raise HomeInUse if a gateway has the memory of *workspace*: before a model is paid for what is not stored."""
+    with hold_unowned(workspace):
+        return
+
+
+def is_mirrored(workspace: Path) -> bool:
+    """Return True if a gateway writes what it stores into the files of *workspace*."""
+    return any((home / MIRROR).exists() for home in _homes(workspace))
+
+
+def _homes(workspace: Path) -> list[Path]:
+    """Return the folders that *workspace* may be a part of: itself, and its home if it is a scope."""
+    homes = [workspace]
+    if workspace.parent.name in AREAS:
+        homes.append(workspace.parent.parent)
+    if workspace.name == SHARED:
+        homes.append(workspace.parent)
+    return homes

@@ -1,26 +1,52 @@
-"""Which messages a consolidation summarises, and how they are written for the model ([000], [001], [004]).
+"""Messages of a transcript: ranges, how a model reads them ([000], [001], [004]), taint, and names of senders.
 
-All functions are pure. A message is a mapping with `role`, `content` and `timestamp`: one of a `Session` or a line of
-a transcript.
+A message is a mapping with `role`, `content` and `timestamp`: one of a `Session` or a line of a transcript. All but
+`MessageReader` is pure.
+
+Taint (ADR 15): a line is tainted if it holds a tool result with third-party content, a forwarded message, a quotation
+of an unknown sender, a recalled tainted line, or a file with extracted text or a transcription. As long as such a line
+is in the prompt, replies are marked `tainted`, and a marked reply taints later ones: a model that was manipulated once
+repeats it. The search index stores both marks, so a hit taints as the line itself does. Pictures do not taint.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zoneinfo import ZoneInfo
 
-from agent.attachments.file_facts import UNTRUSTED, fact_line, facts_in
-from agent.memory.messages.sender_names import SenderNames
-from agent.memory.messages.taint import is_tainted_line, strip_untrusted
-from agent.memory.messages.token_estimate import estimate_text
-from agent.memory.storage.transcript_lines import FORGOTTEN, indent_lines
-from gateway.events import short_id
+from cachetools import LRUCache
 
+from agent.attachments.file_facts import ASIDE, UNTRUSTED, fact_line, facts_in
+from agent.attachments.file_facts import TAINTED as TAINTED
+from agent.memory.storage.transcript_lines import (
+    FORGOTTEN,
+    consolidated_index,
+    decode_lines,
+    deleted_ids,
+    indent_lines,
+    is_replaced,
+    kind_of,
+)
+from agent.memory.token_estimate import estimate_text
+from gateway.events import SessionKey, short_id
+from gateway.ports.journal import Line
+from gateway.ports.memory import StoredTurn
+
+if TYPE_CHECKING:
+    from gateway.store.transcripts import SqlTranscripts
+
+_WORDS = ("text", "said")  # of a file's fact: extracted text, transcription
+_SHORT = 6  # characters of an id
+_NAMES = 1_000  # that one conversation keeps
+_SEVERAL = 2  # ids stored per name; two suffice to know that it is shared
+_KEPT_OF_REPLACED = ("i", "turn", "role", "timestamp", "by")
 # The constants of [004].
 DISABLED_MEMORY_WINDOW = 0
 MIN_KEEP_COUNT = 2
@@ -269,3 +295,140 @@ def _clean(text: str) -> str:
     """Return *text* as every provider takes it."""
     valid = text.encode("utf-8", "replace").decode("utf-8").replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
     return valid.strip()
+
+
+# -- taint -----------------------------------------------------------------------------------------
+
+
+def is_tainted_line(line: Mapping[str, Any]) -> bool:
+    """Return True if *line* holds untrusted content, or a reply made with it in the prompt."""
+    if line.get(TAINTED):
+        return True
+    if line.get("origin") == UNTRUSTED or any(
+        line.get(f"{name}_origin") == UNTRUSTED for name in ASIDE if line.get(name)
+    ):
+        return True
+    return any(fact.get("origin") == UNTRUSTED and any(fact.get(name) for name in _WORDS) for fact in facts_in(line))
+
+
+def origin_of_words(line: Mapping[str, Any]) -> str:
+    """Return the origin of the content of *line*: "untrusted", "tainted", or "" for trusted text.
+
+    Files, quotations and recalled text beside the content are ignored, because search does not show them.
+    """
+    return TAINTED if line.get(TAINTED) else UNTRUSTED if line.get("origin") == UNTRUSTED else ""
+
+
+def has_tainted_line(lines: Iterable[Mapping[str, Any]]) -> bool:
+    """Return True if any of *lines* is tainted."""
+    return any(is_tainted_line(line) for line in lines)
+
+
+def strip_untrusted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return *messages*, same number and order, without untrusted content and tainted replies.
+
+    Messages of admitted senders and replies made without untrusted content in the prompt stay. Files keep their facts.
+    """
+    kept: list[Mapping[str, Any]] = []
+    is_tainted = False  # for lines that were written before they were flagged, or elsewhere
+    for message in messages:
+        is_tainted = is_tainted or is_tainted_line(message)
+        is_bots = message.get("role") == "assistant"
+        is_left_out = message.get("origin") == UNTRUSTED or (is_bots and is_tainted)
+        kept.append(_without_words(message, all_of_it=is_left_out))
+    return kept
+
+
+def _without_words(message: Mapping[str, Any], *, all_of_it: bool) -> Mapping[str, Any]:
+    files = [fact if fact.get("origin") != UNTRUSTED else _facts_only(fact) for fact in facts_in(message)]
+    if not all_of_it and not files:
+        return message
+    changed: dict[str, Any] = {name: value for name, value in message.items() if name not in ("origin", "files")}
+    if all_of_it:
+        return changed | {"content": ""}
+    return changed | {"files": files}
+
+
+def _facts_only(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the facts of a file without its content."""
+    return {name: value for name, value in fact.items() if name not in (*_WORDS, "caption", "origin")}
+
+
+# -- names of senders ------------------------------------------------------------------------------
+
+
+class SenderNames:
+    """The names of one conversation's people, by how they read: case, blanks and signs make no difference."""
+
+    def __init__(self) -> None:
+        self._users: LRUCache[str, tuple[str, ...]] = LRUCache(_NAMES)
+
+    def note(self, user: str, name: str) -> None:
+        """Take note that the user with this id speaks as *name*."""
+        folded = _fold(name)
+        known = self._users.get(folded, ())
+        self._users[folded] = known if user in known or len(known) == _SEVERAL else (*known, user)
+
+    def note_line(self, line: Mapping[str, Any]) -> None:
+        """Record the sender of a transcript line or a message."""
+        by = line.get("by")
+        if isinstance(by, Mapping) and by.get("id"):
+            self.note(str(by["id"]), str(by.get("name") or ""))
+
+    def label(self, user: str, name: str) -> str:
+        """Return *name*, with the end of the user's id in brackets if others speak under it too."""
+        if len(self._users.get(_fold(name), ())) < _SEVERAL or not user:
+            return name
+        return f"{name} ({user[-_SHORT:]})".strip()
+
+
+def _fold(name: str) -> str:
+    plain = unicodedata.normalize("NFKC", name).casefold()
+    return "".join(sign for sign in plain if sign.isalnum())
+
+
+# -- reading messages by index ---------------------------------------------------------------------
+
+
+class MessageReader:
+    """Reads messages of stored turns."""
+
+    def __init__(self, transcripts: SqlTranscripts) -> None:
+        self._transcripts = transcripts
+
+    async def messages(self, scope: str, key: SessionKey, transcript: str, start: int, end: int) -> list[Line]:
+        """Return the message lines from *start* up to *end*, in order; fewer if some are missing.
+
+        Those that were replaced by another version are empty: memory is made of what a conversation went on with.
+        Deleted messages have the content FORGOTTEN.
+        """
+        turns = await self._transcripts.messages(scope, key, transcript, start, end)
+        return await asyncio.to_thread(messages_between, turns, start, end, without_replaced=True)
+
+    async def extent(self, scope: str, key: SessionKey, transcript: str) -> tuple[int, int]:
+        """Return the index up to which the transcript is summarised, and its number of messages."""
+        turns = (await self._transcripts.window(scope, key, transcript)).turns
+        lines = [line for each in turns for line in decode_lines(each.body)]
+        anchors = [line for line in lines if kind_of(line) in ("pointer", "mark")]
+        return max(map(consolidated_index, anchors), default=0), max((each.to_index for each in turns), default=0)
+
+
+def messages_between(turns: Sequence[StoredTurn], low: int, high: int, *, without_replaced: bool = False) -> list[Line]:
+    """Return the message lines with ``low <= i < high`` of *turns*, which has later turns that change them too.
+
+    *without_replaced* empties the messages that were replaced by another version.
+    """
+    messages: dict[int, Line] = {}
+    deleted: set[str] = set()
+    rewinds: list[Line] = []
+    for each in turns:
+        lines = decode_lines(each.body)
+        deleted |= deleted_ids(lines)
+        rewinds += [line for line in lines if without_replaced and kind_of(line) == "rewind"]
+        messages |= {line["i"]: line for line in lines if kind_of(line) == "message" and low <= line["i"] < high}
+    for i, line in messages.items():
+        if is_replaced(line, rewinds):
+            messages[i] = {name: line[name] for name in _KEPT_OF_REPLACED if name in line} | {"content": ""}
+    return [
+        {**line, "content": FORGOTTEN} if line.get("mid") in deleted else line for _, line in sorted(messages.items())
+    ]

@@ -1,1 +1,0 @@
-"""Messages of a transcript: ranges, weights, names of senders, and which text is untrusted."""
