@@ -70,6 +70,13 @@ async def test_eight_times_500_ends_with_the_first_error(clock: VirtualClock) ->
     assert scene.asked == [2]
 
 
+async def test_retry_after_is_waited_for(clock: VirtualClock) -> None:
+    """The provider's wait is kept to, and exceeded only slightly."""
+    scene = ClientScene([failing("busy", 7), FINE], now=clock.now)
+    await scene.client.complete(request("hi"))
+    assert 7 <= clock.seconds < 7.5
+
+
 @pytest.mark.parametrize("fault", [failing("busy", LONGEST_WAIT.total_seconds() + 1), failing("refused")])
 async def test_what_cannot_be_waited_for_goes_to_the_next_model_at_once(
     fault: ScriptEntry, clock: VirtualClock
