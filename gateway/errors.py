@@ -103,6 +103,10 @@ class LeaseLost(ParlourError):
     """Another owner holds the session's lease; work done under the lost one does not count."""
 
 
+class ScopeMoved(ParlourError):
+    """Accounts of the turn's person were linked or unlinked since its claim; the turn is claimed again."""
+
+
 class SendFailed(ParlourError):
     """A part did not reach its platform for certain."""
 

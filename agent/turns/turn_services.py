@@ -24,7 +24,7 @@ from agent.reminders.reminder_jobs import ReminderJobs
 from agent.turns.agent_loop import AgentLoop
 from agent.turns.prompt_assembly import PromptAssembler
 from agent.turns.turn import Turn
-from gateway.errors import StoreUnavailable
+from gateway.errors import ScopeMoved, StoreUnavailable
 from gateway.events import (
     AnswerSource,
     Attachment,
@@ -163,7 +163,7 @@ class TurnServices:
 
         The turn's memory scope is locked, so it is not moved, until the exit. The sender is admitted again, because
         access may have been revoked while the message waited; not for a turn that *is_ending*, which must not wait for
-        a platform's answer.
+        a platform's answer. Raises ScopeMoved for a turn whose claim is older than a link or unlink.
         """
         row = source if isinstance(source, InboxRow) else source.row
         message = row.message
@@ -174,7 +174,10 @@ class TurnServices:
             context = self.context_of(message)
             return context.scope
 
+        moving = self.links.moving
         async with self.scope_lock.hold_shared(current_scope):
+            if isinstance(source, Turn) and not is_ending and self.links.moving != moving:
+                raise ScopeMoved("the memory that the claim has read is another one now")
             admission = None if is_ending else await self.current_admission(row, context)
             locale = self.locales.observe(message, context)
             is_named = admission is not None and admission.is_named

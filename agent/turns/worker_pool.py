@@ -22,7 +22,7 @@ import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
 from agent.turns.turn import RunningTurns, Turn, TurnPhases
-from gateway.errors import LeaseLost, StoreUnavailable
+from gateway.errors import LeaseLost, ScopeMoved, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
 from gateway.ports.journal import InboxRow, MessageOutcome, Suspect, TurnLease
 from gateway.ports.metrics import TURN_SPAN, MetricsRecorder, TraceSpan
@@ -268,6 +268,9 @@ class WorkerPool:
         except LeaseLost:
             outcome = "lost"
             log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
+        except ScopeMoved:
+            outcome = "moved"
+            await self._release(lease)
         except StoreUnavailable:
             # Nothing was committed; stored steps are kept, and the session is claimed again.
             outcome = "store_down"

@@ -109,7 +109,7 @@ def build_memory(app: Runtime) -> MemoryServices:
     writing = asyncio.Lock()
     staging = StagedChangeStore(home, store.proposals, documents, store.history, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, history=store.history, staging=staging, writing=writing, meter=app.meter)
-    scope_lock = ScopeLock()
+    scope_lock = ScopeLock(lambda: store.links.moving)
     stored_conversations = StoredConversations(
         home=home,
         files=store.files,

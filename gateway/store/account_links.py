@@ -47,6 +47,7 @@ class LinkSnapshot:
 
     accounts: dict[str, LinkedAccount] = field(default_factory=dict)  # by name
     chats: dict[str, str] = field(default_factory=dict)  # key column -> account name
+    moving: frozenset[str] = frozenset()  # scopes of moves that are not complete
 
 
 def load(database: Database) -> LinkSnapshot:
@@ -58,7 +59,9 @@ def load(database: Database) -> LinkSnapshot:
         for identity, person, at in database.execute("SELECT identity, person, at FROM account")
     }
     chats = {key: unquote(identity) for key, identity in database.execute("SELECT key, identity FROM account_chat")}
-    return LinkSnapshot(accounts, chats)
+    moves = [_read(read_json(payload)) for (payload,) in database.execute("SELECT payload FROM move")]
+    moving = frozenset(scope for each in moves for scope in (each.source, each.target) if scope)
+    return LinkSnapshot(accounts, chats, moving)
 
 
 class SqlAccountLinks:
@@ -69,6 +72,11 @@ class SqlAccountLinks:
         self._engine = engine
         self._snapshot = snapshot
         self._choices = choices
+
+    @property
+    def moving(self) -> frozenset[str]:
+        """The scopes whose memory a link or unlink is merging or dividing, at this or at another gateway."""
+        return self._snapshot.moving
 
     def person(self, account: PlatformAccount) -> str:
         """Return the person to whom *account* belongs: the account's name, unless it was linked."""
@@ -156,12 +164,19 @@ class SqlAccountLinks:
     async def mark_moved(self, move: ScopeMove) -> None:
         """Say that the files stand where they belong."""
 
-        def mark(database: Database) -> None:
+        def mark(database: SharedDatabase) -> LinkSnapshot:
             if move.kind == "unlink":  # what was being delivered when it began
                 _blank_answers(database, move)
             database.execute("DELETE FROM move WHERE id = ?", (quote(move.id),)).close()
+            database.changes_cached(CachedRows.LINKS)
+            return load(database)
 
-        await self._engine.writer.submit(mark)
+        await self._engine.writer.submit(mark, self.replace)
+
+    def replace(self, snapshot: LinkSnapshot) -> None:
+        """Take over what was read from the store."""
+        known = self._snapshot
+        known.accounts, known.chats, known.moving = snapshot.accounts, snapshot.chats, snapshot.moving
 
     async def _begin(self, move: ScopeMove, change: Callable[[Database, ScopeMove], ScopeMove]) -> bool:
         engine = self._engine
@@ -183,7 +198,7 @@ class SqlAccountLinks:
         def adopt(snapshot: LinkSnapshot | None) -> None:
             if snapshot is None:
                 return
-            self._snapshot.accounts, self._snapshot.chats = snapshot.accounts, snapshot.chats
+            self.replace(snapshot)
             if move.kind != "unlink":
                 mine = self._choices.get(move.target, {})
                 self._choices[move.target] = {**self._choices.get(move.source, {}), **mine}

@@ -342,7 +342,7 @@ class SqlStore:
         if snapshot.access is not None:
             self._cached.access.replace(snapshot.access)
         if snapshot.links is not None:
-            self._cached.links.accounts, self._cached.links.chats = snapshot.links.accounts, snapshot.links.chats
+            self.links.replace(snapshot.links)
         if snapshot.choices is not None:
             self._cached.preferences.clear()
             self._cached.preferences.update(snapshot.choices)

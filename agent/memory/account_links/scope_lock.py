@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 _IMMEDIATELY = timedelta(0)
 _RETRY_DELAY = timedelta(seconds=1)
 _MAX_WAIT = timedelta(seconds=2)  # moving files takes milliseconds, unless the disk is full
+_LOOK = 0.5  # seconds between looks at a move of another gateway
 
 
 class ScopeLock:
-    """Readers-writer lock for each scope; the entries of unused scopes are removed."""
+    """Readers-writer lock for each scope; the entries of unused scopes are removed.
 
-    def __init__(self) -> None:
+    A move that the store knows as begun locks its scopes at every gateway, also while the gateway that does it is down.
+    """
+
+    def __init__(self, moving: Callable[[], Collection[str]] = tuple) -> None:
+        """*moving* returns the scopes of the moves that are not complete (`SqlAccountLinks.moving`)."""
+        self._moving = moving
         self._users: Counter[str] = Counter()
         self._locked: set[str] = set()
         self._waiting: set[asyncio.Future[None]] = set()
@@ -35,7 +41,7 @@ class ScopeLock:
 
         Waits while the scope is locked exclusively. The scope's files are not moved while the context is open.
         """
-        while (scope := resolve()) in self._locked:  # moving the files may change the scope
+        while self.is_locked(scope := resolve()):  # moving the files may change the scope
             await self._wait_changed()
         self._users[scope] += 1
         try:
@@ -47,14 +53,14 @@ class ScopeLock:
             self._wake()
 
     def is_locked(self, scope: str) -> bool:
-        """Return True if *scope* is locked exclusively."""
-        return scope in self._locked
+        """Return True if *scope* is locked exclusively, or is being moved."""
+        return scope in self._locked or scope in self._moving()
 
     async def wait_unlocked(self, scope: str, at_most: timedelta) -> None:
         """Return when *scope* is not locked exclusively any more, or after *at_most*."""
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most.total_seconds()):
-                while scope in self._locked:
+                while self.is_locked(scope):
                     await self._wait_changed()
 
     @asynccontextmanager
@@ -73,11 +79,14 @@ class ScopeLock:
             self._wake()
 
     async def _wait_changed(self) -> None:
-        """Return when a lock was released; the caller looks again, because another waiter may have come first."""
+        """Return when a lock was released, or after a moment; the caller looks again, as others may have come first."""
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(change)
         try:
-            await change
+            async with asyncio.timeout(_LOOK):
+                await change
+        except TimeoutError:
+            pass
         finally:
             self._waiting.discard(change)
 
@@ -100,6 +109,8 @@ def lock_handlers(lock: ScopeLock, jobs: SqlJobs, handlers: Mapping[str, Handler
                 if all(each.id != job.id for each in await jobs.pending_in(job.scope)):
                     # The job has moved to another scope since it was claimed; the retry claims it there.
                     return RetryJobLater(_IMMEDIATELY, "its scope has changed", counts=False)
+                if lock.is_locked(job.scope):  # the look has told of a move that another gateway has begun
+                    return RetryJobLater(_RETRY_DELAY, "its scope is being moved", counts=False)
                 return await handler(job)
 
         return run

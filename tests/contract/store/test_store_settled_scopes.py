@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
@@ -248,3 +249,27 @@ async def test_a_link_waits_for_a_job_of_another_gateway(team: Workers, tmp_path
     await second.jobs.finish(job)
     assert await first.links.link(link)
     assert [move.id for move in await first.links.moves()] == ["link:1"]
+
+
+async def test_nobody_runs_in_scopes_that_another_gateway_moves(team: Workers, tmp_path: Path) -> None:
+    """Its accounts are divided at once, its documents later: until then no turn and no job elsewhere reads them."""
+    homes = await two_homes(team, tmp_path)
+    first, second = (home.store for home in homes)
+    due, lock = datetime.now(UTC), ScopeLock(lambda: second.links.moving)
+    move = ScopeMove(id="link:1", kind="link", source=SCOPE, target="people/pocket%3aann", at=due)
+    assert await first.links.link(move)
+    await second.journal.depth()  # any look at the store
+    assert second.links.moving == {move.source, move.target}
+    for scope in (move.source, move.target):
+        assert lock.is_locked(scope)
+
+    async def enter() -> None:
+        async with lock.hold_shared(lambda: move.target):
+            assert second.links.moving == frozenset()
+
+    entering = asyncio.create_task(enter())
+    await asyncio.sleep(0)
+    await first.links.mark_moved(move)
+    assert first.links.moving == frozenset()
+    await entering
+    assert not lock.is_locked(move.target)

@@ -14,7 +14,7 @@ import pytest
 from agent.locks import WorkerSlots
 from agent.turns.turn import RunningTurns, Turn
 from agent.turns.worker_pool import WorkerPool
-from gateway.errors import StoreUnavailable
+from gateway.errors import ParlourError, ScopeMoved, StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports.journal import InboxRow, MessageOutcome, TurnCommit, TurnLease, TurnRecord
 from gateway.store.engine import StoreLimits
@@ -40,7 +40,7 @@ class TimedWorker:
         self.fail: set[str] = set()
         self.ending = 0.0  # seconds that ending as stopped takes
         self.is_hopeless = False  # not even a turn's burial works
-        self.errors: list[StoreUnavailable] = []  # of the next turns, before they do anything
+        self.errors: list[ParlourError] = []  # of the next turns, before they do anything
         self.model_seconds = 0.0  # that a turn waits for its model, before it works
         self.poison = ""  # the text of the turn that ends the process when it works
         self.crashed = asyncio.Event()
@@ -519,6 +519,15 @@ async def test_a_pool_that_is_cancelled_starts_no_turn_for_what_waits(clock: Vir
         at.running.cancel()
         await asyncio.wait({at.running})
         assert at.running.cancelled()
+
+
+async def test_a_turn_whose_scope_was_moved_since_its_claim_is_claimed_again(clock: VirtualClock) -> None:
+    """What the claim has read of the memory is not used; the message is answered once."""
+    async with service(clock) as at:
+        at.clerk.errors.append(ScopeMoved("another gateway has linked the accounts"))
+        await at.say("a", "a0")
+        await at.idle()
+        assert [(kind, text) for kind, text, _ in at.clerk.diary] == [("refused", "a0"), ("begin", "a0"), ("end", "a0")]
 
 
 async def test_a_store_that_is_down_loses_nothing(clock: VirtualClock) -> None:
