@@ -1,4 +1,4 @@
-"""Tern: a small chat server over real HTTP, and the harness of its channel, which docs/extending.md contains.
+"""Tern: a small chat server over real HTTP, and the harness of its channel, which docs/adding-a-channel.md contains.
 
 The server hands an event out until a later poll confirms it, and recognises a repeated post by its key.
 """
@@ -25,14 +25,14 @@ from tests.fakes.conditions import eventually
 from tests.fakes.loopback import serve_app
 from tests.fakes.web_services import FakePageServices
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/extending.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/adding-a-channel.md"
 TOKEN = "tern-0123456789"
 ROOM, TEAM, ANN = "r1", "r2", "u1"
 _POLL_SECONDS = 20.0
 
 
 def load_example(name: str) -> ModuleType:
-    """Return the example of docs/extending.md whose first line is ``# <name>``, as an imported module."""
+    """Return the example of docs/adding-a-channel.md whose first line is ``# <name>``, as an imported module."""
     blocks = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL))
     module = ModuleType(name.removesuffix("/__init__.py").removesuffix(".py").replace("/", "."))
     sys.modules[module.__name__] = module
@@ -225,7 +225,7 @@ class TernPerson:
 
 
 class TernHarness:
-    """The channel of docs/extending.md before a server on this machine."""
+    """The channel of docs/adding-a-channel.md before a server on this machine."""
 
     def __init__(self) -> None:
         self.module = load_example("parlour_tern/__init__.py")

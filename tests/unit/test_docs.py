@@ -193,7 +193,7 @@ async def test_the_model_example_answers(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_the_channel_example_plays_a_turn() -> None:
     """Over real HTTP: a file in, a reaction while the turn runs, the answer. The contract suite runs on it as well."""
-    block = DOCS["docs/extending.md"].partition("```python\n# parlour_tern/__init__.py")[2].partition("```")[0]
+    block = DOCS["docs/adding-a-channel.md"].partition("```python\n# parlour_tern/__init__.py")[2].partition("```")[0]
     assert block.count("\n") < 250
     harness, services = TernHarness(), FakePageServices()
     services.state.unanswered = {"m1"}

@@ -50,6 +50,6 @@ def test_links_lead_to_pages_and_files_of_the_site(site: Path) -> None:
     models = (site / "local-models.html").read_text("utf-8")
     assert 'href="deploy/compose.ollama.yml"' in models
     assert (site / "deploy/compose.ollama.yml").read_bytes() == (ROOT / "deploy/compose.ollama.yml").read_bytes()
-    extending = (site / "extending.html").read_text("utf-8")
-    assert not re.search(r'href="[^"]*\.(?:py|toml)"', extending)
+    for page in ("extending.html", "adding-a-channel.html"):
+        assert not re.search(r'href="[^"]*\.(?:py|toml)"', (site / page).read_text("utf-8"))
     assert not [page.name for page in site.rglob("*.html") if 'href="../gateway' in page.read_text("utf-8")]
