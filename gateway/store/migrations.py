@@ -209,7 +209,7 @@ _NO_INDEX_OF_ENDS = (
 # A worker's first row that may have a reaction, in place of a note for each reaction (gateway/store/records.py).
 _FIRST_ROWS = (
     "INSERT INTO note (channel, name, value) SELECT DISTINCT channel, 'first_row/', "
-    "(SELECT CAST(coalesce(min(seq), 0) AS TEXT) FROM inbox WHERE ended_at IS NULL) FROM note "
+    "(SELECT coalesce(min(seq), 0) || '' FROM inbox WHERE ended_at IS NULL) FROM note "
     "WHERE name >= 'reaction/' AND name < 'reaction0'; "
     "DELETE FROM note WHERE name >= 'reaction/' AND name < 'reaction0'"
 )

@@ -30,7 +30,7 @@ from tests.faults.plot_runner import format_outcomes, play_plot, points_of
 from tests.faults.process_pool import ForkServer
 
 KILLS = {"sqlite": 2, "postgresql": 1}
-_LEAST = 9  # points of the shortest plot
+_LEAST = 8  # points of the shortest plot
 
 Record = Callable[[str, object], None]
 
