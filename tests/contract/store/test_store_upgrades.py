@@ -100,6 +100,27 @@ def test_an_upgraded_file_has_the_tables_of_a_new_one() -> None:
         assert _tables_of_file(old) == _tables_of_file(new)
 
 
+_NOTE = "INSERT INTO note (channel, name, value) VALUES ('telegram', 'reaction/42/7', '[]')"
+_NOTES = "SELECT channel, name, value FROM note ORDER BY name"
+
+
+def test_notes_of_reactions_become_the_first_row_that_may_have_one(postgres: PostgresServer) -> None:
+    """With no message open it is 0: each reaction of the last days is looked at once."""
+    first_row = [("telegram", "first_row/", "0")]
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as old:
+        create_file(old)
+        old.execute(_NOTE)
+        sqlite_schema.prepare(old, None)
+        assert old.execute(_NOTES).fetchall() == first_row
+    postgres.query("DROP SCHEMA public CASCADE")
+    postgres.query("CREATE SCHEMA public")
+    with closing(PostgresConnection(schema.open_session(postgres.url))) as database:
+        create_database(database)
+        postgres.query(_NOTE)
+        schema.prepare(database)
+    assert postgres.query(_NOTES) == first_row
+
+
 _FACTS = (
     "SELECT table_name, column_name, ordinal_position, data_type, collation_name, column_default, is_nullable,"
     " is_identity FROM information_schema.columns WHERE table_schema = current_schema()",
