@@ -85,9 +85,9 @@ async def console_people(
             await up.channel.ask(chat, f"said in the {chat}", sender=admin, group=True, is_addressed=True)
             await up.channel.ask(admin, f"a secret of {admin}", sender=admin)
             source, target = (f"people/{PlatformAccount(kind=kind, id=admin).name}" for kind in ("web", "pocket"))
-            await up.app.store.links.link(
-                ScopeMove(id=f"link:{admin}", kind="link", source=source, target=target, at=datetime.now(UTC))
-            )
+            move = ScopeMove(id=f"link:{admin}", kind="link", source=source, target=target, at=datetime.now(UTC))
+            await up.app.store.links.link(move)
+            await up.app.store.links.mark_moved(move)
         await up.idle()
         clients = {}
         for role, name in LOGINS.items():

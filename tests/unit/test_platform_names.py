@@ -20,7 +20,7 @@ LOCAL_NAMES = {
     ("gateway/settings/channel_blocks.py", "web"),
     ("gateway/settings/channel_blocks.py", "console"),
     ("gateway/cli.py", "web"),
-    ("gateway/commands/web.py", "console"),
+    ("gateway/cli.py", "console"),
     ("agent/tools/tool.py", "web"),
     ("agent/web/search_engines.py", "web"),
     ("agent/web/web_tools.py", "web"),

@@ -378,7 +378,7 @@ KILLED = """
 import asyncio, os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from gateway.ports import PlatformEvent
+from gateway.ports.channel import PlatformEvent
 from gateway.quarantine import Quarantine
 
 class Meter:
