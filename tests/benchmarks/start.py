@@ -86,6 +86,7 @@ def start_of_many() -> None:
         home = Path(folder) / "home"
         asyncio.run(live(home, ConversationSizes(CHATS_OF_MANY, 2 * TURNS_OF_MANY)))
         _fill_journal(home / "journal.db")
+        _one(Path(folder), {})  # makes what a home has from its first start on
         starts: list[GatewayStart] = []
         for _ in range(RUNS):
             _drop_pages(home)
