@@ -80,7 +80,9 @@ async def test_a_killed_gateway_on_postgresql_answers_once(
             if server.is_ours:
                 server.kill()
                 server.start()
-                await gateway.command("send", KEY, "three")
+                async with asyncio.timeout(30):  # the gateway connects again within a second
+                    while (await gateway.run_to_its_end("send", KEY, "three"))[0]:
+                        await asyncio.sleep(0.1)
                 await until_answered(gateway, 3)
             assert await gateway.stop() == 0
         finally:
