@@ -81,7 +81,7 @@ async def test_a_killed_gateway_on_postgresql_answers_once(
                 server.kill()
                 server.start()
                 async with asyncio.timeout(30):  # the gateway connects again within a second
-                    while (await gateway.run_to_its_end("send", KEY, "three"))[0]:
+                    while (await gateway.run_to_its_end("send", KEY, "three"))[0]:  # noqa: ASYNC110 - nobody is told
                         await asyncio.sleep(0.1)
                 await until_answered(gateway, 3)
             assert await gateway.stop() == 0
