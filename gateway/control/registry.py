@@ -210,6 +210,8 @@ def _convert(name: str, value: Any, kind: Any) -> Any:
     if kind is Path:
         return _absolute(value)
     kind = next((each for each in get_args(kind) if each is not type(None)), kind)  # of `str | None`
+    if kind is bool and not isinstance(value, bool):  # "false" would be true
+        raise UserError(f"{name} must be true or false")
     try:
         if kind is not str or isinstance(value, str | int | float):
             return value if kind is object else kind(value)

@@ -17,6 +17,7 @@ from gateway.control import Line
 from gateway.control.registry import bind_group
 from gateway.errors import UserError
 from gateway.operations.gateway import GatewayOperations, status_rows
+from gateway.operations.memory import MemoryOperations
 from gateway.ports.journal import Job, UsageRow
 from gateway.settings import load_settings
 from tests.fakes.turns import answer, next_delivery, parts_of, said
@@ -50,6 +51,13 @@ async def test_arguments_are_those_that_the_operation_declares(app: Runtime, arg
     operation = bind_group(GatewayOperations(app))["sessions show"]
     with pytest.raises(UserError, match=line):
         _ = [each async for each in operation(arguments)]
+
+
+async def test_a_text_is_no_answer_to_yes_or_no(app: Runtime) -> None:
+    """`"false"` of a script does not erase every copy."""
+    operation = bind_group(MemoryOperations(app))["memory forget"]
+    with pytest.raises(UserError, match="purge must be true or false"):
+        _ = [each async for each in operation({"text": "tea", "purge": "false"})]
 
 
 async def test_status_names_what_was_given_up(app: Runtime) -> None:
