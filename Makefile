@@ -62,6 +62,7 @@ $(VENV)/.installed: deploy/image.lock deploy/build.lock pyproject.toml
 $(VENV)/.installed-dev: $(VENV)/.installed requirements.lock
 	@echo "installing what checks and tests need too: $$(grep -c == requirements.lock) locked packages in all"
 	@$(pip) --require-hashes --only-binary :all: -r requirements.lock $(progress)
+	@rm -f $(VENV)/lib/python3*/site-packages/a1_coverage.pth  # would run at every start; mutants need the library alone
 	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib
 	@touch $@
 

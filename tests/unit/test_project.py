@@ -125,12 +125,9 @@ def test_compromised_litellm_can_never_be_chosen() -> None:
 
 
 def test_no_unknown_code_runs_at_every_start() -> None:
-    """Python runs .pth files at each start: only ours, setuptools' own and that of coverage may be in the venv.
-
-    That of coverage, which mutants need, does nothing unless COVERAGE_PROCESS_START is set.
-    """
+    """Python runs .pth files at each start: only our editable install and setuptools' own may be in the venv."""
     site = Path(sys.prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    known = {"_parlour.pth", "distutils-precedence.pth", "a1_coverage.pth"}
+    known = {"_parlour.pth", "distutils-precedence.pth"}
     assert {path.name for path in site.glob("*.pth")} <= known
 
 
