@@ -23,7 +23,7 @@ _PATIENCE = 60.0  # seconds for one file
 
 
 class ChannelHistory:
-    """Implements `gateway.ports.Overheard` over the channels that have a history."""
+    """Implements `HistoryReader` over the channels that have a history."""
 
     def __init__(self, channels: Mapping[str, Channel], *, admits: Callable[[InboundMessage], bool]) -> None:
         """Read through *channels*; *admits* judges each message by its sender's facts, and notes nothing."""
@@ -61,7 +61,7 @@ class ChannelHistory:
 
 
 class ChannelAttachmentFetcher:
-    """Implements `gateway.ports.Files` over the channels that carry files."""
+    """Implements `AttachmentFetcher` over the channels that carry files."""
 
     def __init__(self, channels: Mapping[str, Channel], *, most_mb: int) -> None:
         """Fetch through *channels*, files of at most *most_mb* megabytes."""

@@ -1,4 +1,4 @@
-"""Language of each chat and time zone of each scope. Implements `gateway.ports.LocaleProvider`."""
+"""Language of each chat and time zone of each scope."""
 
 from __future__ import annotations
 

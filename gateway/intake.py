@@ -43,7 +43,7 @@ PreAdmissionHandler = Callable[[InboundMessage, Decision], Awaitable[IntakeResul
 
 @dataclass(slots=True, eq=False)
 class GatewayIntake:
-    """Implements `gateway.ports.Intake`: runs admission and accepts messages of all channels.
+    """Implements `gateway.ports.channel.Intake`: runs admission and accepts messages of all channels.
 
     *newcomer* is called when the bot is added to or removed from a chat; *language* returns that of a chat.
     """

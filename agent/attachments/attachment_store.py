@@ -1,4 +1,4 @@
-"""The files that users sent and received, by the SHA-256 of their bytes. Implements `gateway.ports.BlobStore`."""
+"""The files that users sent and received, by the SHA-256 of their bytes. Implements `BlobStore`."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ logging.getLogger("slack_sdk").setLevel(logging.WARNING)
 
 
 class SlackPlugin:
-    """Builds Slack channels. Implements `ChannelPlugin`, `SupportsCommandSign` and `SupportsSetup`."""
+    """Builds Slack channels. Implements `ChannelPlugin`, `SupportsCommandPrefix` and `SupportsSetup`."""
 
     name = "slack"
     settings: type[Any] = SlackSettings

@@ -211,7 +211,7 @@ class WebChannel(FrameChannel):
         )
 
     async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """Yield a file that a visitor handed over; see `gateway.ports.SupportsFiles`."""
+        """Yield a file that a visitor handed over; see `SupportsFiles`."""
         if self.uploads is None:
             raise FileUnavailable("the page cannot store files here")
         async with aclosing(self.uploads.fetch(attachment.url)) as pieces:
