@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -44,6 +45,10 @@ _OLDER_READERS = sql(
     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid != pg_backend_pid()",
     "AND greatest(age(backend_xmin), age(backend_xid)) > age(?::text::xid) LIMIT 1",
 )
+# Rows that older transactions may see are kept by VACUUM. Its horizon, which it leaves here, tells. The sessions do not
+# tell all: one that is being opened has a snapshot before it is listed, for as long as its client authenticates.
+_IS_KEPT = "SELECT age(relfrozenxid) > age(?::text::xid) FROM pg_class WHERE oid = ?::text::regclass"
+_SCRUB_TRIES, _SCRUB_PAUSE = 3, 0.05  # seconds
 _TEXT_TABLES = (
     "inbox",
     "step",
@@ -264,16 +269,21 @@ class PostgresConnection:
         return bool(self.execute(_OLDER_READERS, (self._scrub_from,)).fetchall())
 
     def scrub(self, part: str) -> bool:
-        """Rewrite the table *part* without what was deleted from it.
+        """Rewrite the table *part* without what was deleted from it; return False if the server kept some of it.
 
         The write-ahead log and its archives are the server's, and keep what they have for as long as it says.
         """
-        try:
-            self.execute(f"VACUUM (FULL) {part}")
-        except psycopg.errors.LockNotAvailable as error:
-            log.warning("store.scrub_failed", error=str(error).strip())
-            return False
-        return True
+        for _ in range(_SCRUB_TRIES):
+            try:
+                self.execute(f"VACUUM (FULL) {part}")
+            except psycopg.errors.LockNotAvailable as error:
+                log.warning("store.scrub_failed", error=str(error).strip())
+                return False
+            ((is_kept,),) = self.execute(_IS_KEPT, (self._scrub_from, part))
+            if not is_kept:
+                return True
+            time.sleep(_SCRUB_PAUSE)  # on the writer's thread, which the rewriting holds anyway
+        return False
 
     def close(self) -> None:
         """Close the connection."""
