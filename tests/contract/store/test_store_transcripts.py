@@ -22,8 +22,10 @@ from gateway.ports.access import ScopeMove
 from gateway.ports.journal import TurnRecord
 from gateway.ports.memory import ErasureFilter, FileKind, StoredEnd, StoredTurn
 from gateway.store import transcripts as statements
+from gateway.store.engine import StoreEngine
 from gateway.store.sql_store import SqlStore
 from gateway.store.transcripts import SqlTranscripts
+from gateway.store.writer import Operation
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, talk, turn_name
 
@@ -366,15 +368,18 @@ async def test_a_long_window_is_read_in_slices_that_others_come_between(
     whole = await store.transcripts.window(SCOPE, ANN, TRANSCRIPT)
     assert [each.turn for each in whole.turns] == [*map(turn_name, range(2, 20)), turn_name("p")]
     monkeypatch.setattr(statements, limit, 3)
-    order: list[str] = []
-    reading = asyncio.ensure_future(store.transcripts.window(SCOPE, ANN, TRANSCRIPT))
-    reading.add_done_callback(lambda _: order.append("window"))
-    await asyncio.sleep(0)
-    writing = asyncio.ensure_future(commit(store, replace(exchange(0, 0, name="b"), key=BOB, scope=OTHER)))
-    writing.add_done_callback(lambda _: order.append("commit"))
-    assert await reading == whole
-    await writing
-    assert order == ["commit", "window"]
+    read, slices = StoreEngine.read, 0
+
+    async def read_and_let_another_commit(engine: StoreEngine, operation: Operation[Any]) -> Any:
+        nonlocal slices
+        found, slices = await read(engine, operation), slices + 1
+        if slices == 1:  # the commit ends before the window does
+            await commit(store, replace(exchange(0, 0, name="b"), key=BOB, scope=OTHER))
+        return found
+
+    monkeypatch.setattr(StoreEngine, "read", read_and_let_another_commit)
+    assert await store.transcripts.window(SCOPE, ANN, TRANSCRIPT) == whole
+    assert slices > 1
 
 
 async def test_lines_are_changed_and_their_files_are_stale(store: SqlStore) -> None:
