@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from agent.base import transcript_lines as build
 from agent.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.account_links.link_offers import AccountLinkService
@@ -16,7 +17,6 @@ from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.messages import DEFAULT_MEMORY_WINDOW
 from agent.memory.privacy.export_jobs import PrivacyService
-from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.update.conversation_updates import archive_now
 from agent.memory.update.dream_applier import DreamService

@@ -10,11 +10,11 @@ from typing import Any
 import structlog
 
 from agent.attachments.document_reader import ExtractedText, SandboxedReader
-from agent.attachments.file_facts import UNTRUSTED, Fact, clean, fact_of
 from agent.attachments.file_types import detect_kind
 from agent.attachments.transcription import LitellmTranscriber, UsageAttribution
-from agent.locks import KeyLocks
-from agent.task_group import task_group
+from agent.base.file_facts import UNTRUSTED, Fact, clean, fact_of
+from agent.base.locks import KeyLocks
+from agent.base.task_group import task_group
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
 from gateway.ports.memory import AttachmentFetcher, BlobStore

@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
-from agent.attachments.file_facts import clean
 from agent.attachments.file_types import decode_text
+from agent.base.file_facts import clean
 from gateway.errors import FileUnavailable
 
 log = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-from agent.attachments.file_names import extension
+from agent.base.file_facts import extension
 
 _PICTURES = frozenset({"jpg", "jpeg", "png", "webp", "gif", "bmp"})
 _PAGES = frozenset({"html", "htm", "xhtml"})

@@ -10,8 +10,8 @@ from typing import Any
 
 from cachetools import LRUCache
 
-from agent.attachments.file_facts import PICTURE
-from agent.memory.scopes import rebase_reference
+from agent.base.file_facts import PICTURE
+from agent.base.scopes import rebase_reference
 from gateway.ports.memory import BlobStore
 
 MOST_BYTES = 32 << 20  # of encoded pictures kept in memory, all chats together

@@ -8,8 +8,7 @@ from typing import Any
 
 import structlog
 
-from agent.attachments.file_facts import clean
-from agent.attachments.file_names import extension
+from agent.base.file_facts import clean, extension
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.litellm_model import address_for, key_for, load_litellm, require_litellm
 from agent.llm.model_client import CallRecord, UsageRecorder

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+from agent.base.scopes import SHARED
 from agent.commands import erasures
 from agent.commands.command import CommandContext, CommandReply, command
 from agent.memory.account_links.link_offers import LinkLocked, LinkOffer, LinkParty, LinkRefusal
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
-from agent.memory.scopes import SHARED
 from gateway.events import MessageButton, OutboundMessage, PlatformAccount, Role
 from gateway.i18n import translate
 

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from agent.base.one_line import show_code
+from agent.base.scopes import SHARED
 from agent.commands import erasures
 from agent.commands.command import CommandContext, CommandNeed, CommandReply, command
 from agent.commands.memory_lists import first_change, format_change, format_source, list_history, list_notes
@@ -22,9 +24,7 @@ from agent.memory.jobs.approval_questions import (
 )
 from agent.memory.jobs.chat_edits import ChatEditRequest
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
-from agent.memory.scopes import SHARED
 from agent.memory.versioning.memory_service import LineOrigin, UndoResult
-from agent.one_line import show_code
 from agent.turns.turn_memory import may_edit_all
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind, MessageButton, Role, short_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from agent.base.one_line import one_line
 from agent.commands.command import CommandContext
 from agent.memory.documents.scope_documents import (
     APPROVED,
@@ -19,7 +20,6 @@ from agent.memory.jobs.chat_edits import EDIT_CAUSE
 from agent.memory.update.dream_applier import FORGET, RESTORE
 from agent.memory.update.dream_phases import DREAM
 from agent.memory.versioning.memory_service import UNDO, LineOrigin
-from agent.one_line import one_line
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports.journal import REMEMBER

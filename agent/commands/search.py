@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agent.base.one_line import one_line
 from agent.commands.command import CommandContext, CommandReply, command
 from agent.memory.search.search_hits import SearchHit, SearchHits, SearchOptions
-from agent.one_line import one_line
 from gateway.i18n.formats import format_moment
 
 _MOST = 40  # as many as fit into the token budget of a page

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.attachments.file_names import format_size
+from agent.base.file_facts import format_size
 from agent.files.workspace_names import InvalidFileName, parse_name, parse_own_name
 from gateway.errors import ToolFailed
 from gateway.events import short_id

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 import regex
 
-from agent.attachments.file_facts import attachment_of
-from agent.attachments.file_names import extension, format_size, safe_name
+from agent.base.file_facts import attachment_of, extension, format_size, safe_name
+from agent.base.scopes import rebase_reference
 from agent.files.file_workspace import FileTooLarge, ScopeWorkspaces
 from agent.files.received_files import ReceivedFiles
 from agent.files.workspace_names import RECEIVED, InvalidFileName
-from agent.memory.scopes import rebase_reference
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, SessionKey
 from gateway.ports.journal import Line

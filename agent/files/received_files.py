@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from agent.attachments.file_facts import Fact, facts_in
-from agent.attachments.file_names import safe_name
-from agent.memory.storage.transcript_lines import decode
+from agent.base.file_facts import Fact, facts_in, safe_name
+from agent.base.transcript_lines import decode
 from gateway.ports.journal import Line
 from gateway.ports.memory import StoredTurn
 

@@ -9,13 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.attachments.file_facts import TAINTED, UNTRUSTED
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk, save_corrupt
+from agent.base.file_facts import TAINTED, UNTRUSTED
+from agent.base.scopes import scope_folder, transcript_path
+from agent.base.transcript_lines import encode, parse_time
 from agent.importers.import_data import ImportedSession, ImportReportItem, Message
 from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
-from agent.memory.scopes import scope_folder, transcript_path
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk, save_corrupt
-from agent.memory.storage.transcript_lines import encode, parse_time
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, short_id
 from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord

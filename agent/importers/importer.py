@@ -14,6 +14,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.base.disk import Disk, save_corrupt
+from agent.base.scopes import scope_folder
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_data import (
     ImportData,
@@ -28,8 +30,6 @@ from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 from agent.memory.editing.text_operations import AddLines, apply
 from agent.memory.messages import entry_id
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk, save_corrupt
 from gateway.ports.memory import HISTORY_JSONL, DocumentStore, HistoryEntry, NoteChange
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.base.transcript_lines import decode
 from agent.importers.import_data import ImportData, ImportedSession, Message
 from agent.importers.source_folder import SourceFolder, content_text, open_read_only
 from agent.importers.workspace import read_workspace
-from agent.memory.storage.transcript_lines import decode
 from gateway.errors import UserError
 from gateway.ports.journal import Line
 

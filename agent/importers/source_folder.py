@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from agent.base.disk import read_text
+from agent.base.transcript_lines import decode, format_time
 from agent.importers.import_data import ImportData, ImportedSession, SkippedItem
-from agent.memory.storage.disk import read_text
-from agent.memory.storage.transcript_lines import decode, format_time
 from gateway.errors import UserError
 from gateway.installation import operator_command
 from gateway.ports.journal import Line

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import structlog
 
+from agent.base.disk import Disk
+from agent.base.transcript_lines import parse_time
 from agent.llm.model_abilities import LearnedModels
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import parse_time
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ class ContextWindows:
         return self._limits(model)[0]
 
     def budget(self, model: str) -> int:
-        """Return the prompt budget of *model*, in the units of agent/memory/token_estimate.py."""
+        """Return the prompt budget of *model*, in the units of agent/base/token_estimate.py."""
         window, factor = self._limits(model)
         return max(int(PromptBudget(window).tokens / factor), 1)
 

@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.attachments.file_facts import blobs_in, facts_in
+from agent.base.disk import Disk
+from agent.base.file_facts import blobs_in, facts_in
+from agent.base.scopes import transcript_path
+from agent.base.transcript_lines import decode, decode_lines, format_time, parse_time
 from agent.memory.erasure.purge_jobs import scrub_job
 from agent.memory.erasure.scope_files import DIGEST, DerivedIndex
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages import conversation
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider
-from agent.memory.scopes import transcript_path
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.storage.transcript_lines import decode, decode_lines, format_time, parse_time
 from agent.memory.stored_sessions import visible_lines
 from agent.memory.update.memory_updates import UpdateAnswer, UpdateContext
 from gateway.events import SessionKey

@@ -20,6 +20,9 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
+from agent.base.disk import Disk
+from agent.base.scopes import quote
+from agent.base.transcript_lines import decode, format_time, parse_time, utc_now
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import save_conflicts
@@ -42,10 +45,7 @@ from agent.memory.messages import (
     next_range,
 )
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, outage_delay
-from agent.memory.scopes import quote
 from agent.memory.session_manager import Session
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, format_time, parse_time, utc_now
 from agent.memory.update.consolidator import (
     DEADLINE,
     FAILURE_LINE,

@@ -23,9 +23,10 @@ from zoneinfo import ZoneInfo
 
 from cachetools import LRUCache
 
-from agent.attachments.file_facts import ASIDE, UNTRUSTED, fact_line, facts_in
-from agent.attachments.file_facts import TAINTED as TAINTED
-from agent.memory.storage.transcript_lines import (
+from agent.base.file_facts import ASIDE, UNTRUSTED, fact_line, facts_in
+from agent.base.file_facts import TAINTED as TAINTED
+from agent.base.token_estimate import estimate_text
+from agent.base.transcript_lines import (
     FORGOTTEN,
     consolidated_index,
     decode_lines,
@@ -34,7 +35,6 @@ from agent.memory.storage.transcript_lines import (
     is_replaced,
     kind_of,
 )
-from agent.memory.token_estimate import estimate_text
 from gateway.events import SessionKey, short_id
 from gateway.ports.journal import Line
 from gateway.ports.memory import StoredTurn

@@ -18,12 +18,12 @@ from typing import Any
 
 import structlog
 
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk, save_corrupt
+from agent.base.scopes import quote
+from agent.base.transcript_lines import decode, encode, from_user, kind_of, parse_time, replayable
 from agent.memory.history.folder_store import hold_unowned, is_mirrored
-from agent.memory.scopes import quote
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_files import archive_path, read_head, read_transcript
-from agent.memory.storage.transcript_lines import decode, encode, from_user, kind_of, parse_time, replayable
 from gateway.ports.journal import Line, MessageOutcome
 
 log = structlog.get_logger(__name__)

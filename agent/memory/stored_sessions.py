@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from agent.attachments.file_facts import (
+from agent.base.file_facts import (
     TAINTED,
     UNTRUSTED,
     Fact,
@@ -19,8 +19,8 @@ from agent.attachments.file_facts import (
     facts_for_display,
     facts_in,
 )
-from agent.memory.scopes import rebase_reference
-from agent.memory.storage.transcript_lines import (
+from agent.base.scopes import rebase_reference
+from agent.base.transcript_lines import (
     FORGOTTEN,
     TranscriptBlock,
     decode_lines,

@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from agent.base.disk import read_text
 from agent.memory.history.folder_store import is_mirrored, open_folder
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import SeedProfile
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_hits import MEMORY, SearchOptions
 from agent.memory.search.search_unit import SearchUnit, chunks
-from agent.memory.storage.disk import read_text
 
 if TYPE_CHECKING:
     from agent.memory.search.embedding.guarded_embedder import Embedder  # numpy: only where there are vectors

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.memory.storage.transcript_lines import FORGOTTEN
+from agent.base.transcript_lines import FORGOTTEN
 from agent.reminders.recurrence import RecurrenceRule, parse_slot, to_utc
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey, short_id
 from gateway.i18n import translate

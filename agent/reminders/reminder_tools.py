@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from agent.one_line import one_line
+from agent.base.one_line import one_line
 from agent.reminders.reminder import Reminder, job_prefix, local_words, slot_words, when_words
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed

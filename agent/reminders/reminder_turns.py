@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import replace
 from datetime import datetime
 
-from agent.attachments.file_facts import UNTRUSTED
+from agent.base.file_facts import UNTRUSTED
 from agent.memory.jobs.approval_questions import short
 from agent.reminders.reminder import (
     DO,

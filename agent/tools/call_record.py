@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from agent.memory.storage.transcript_lines import decode, kind_of, parse_time
-from agent.one_line import show_escapes
+from agent.base.one_line import show_escapes
+from agent.base.transcript_lines import decode, kind_of, parse_time
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from gateway.events import short_turn_id
 from gateway.ports.journal import Line

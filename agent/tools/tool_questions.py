@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
 
+from agent.base.one_line import code_block, show_json
 from agent.llm.chat_model import ToolCall
-from agent.one_line import code_block, show_json
 from gateway.events import (
     ChatKind,
     InboundKind,

@@ -17,10 +17,10 @@ import regex
 import structlog
 from pydantic import ValidationError
 
-from agent.attachments.file_facts import clean
+from agent.base.file_facts import clean
+from agent.base.one_line import show_json
+from agent.base.token_estimate import estimate_messages
 from agent.llm.chat_model import ToolCall
-from agent.memory.token_estimate import estimate_messages
-from agent.one_line import show_json
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.sources import LONGEST_RESULT, ResultFile, ResultPicture, ToolResult
 from agent.tools.tool import (

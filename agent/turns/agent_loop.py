@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from agent.attachments.file_names import format_size
 from agent.attachments.image_inliner import ImageInliner
+from agent.base.file_facts import format_size
+from agent.base.task_group import task_group
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall
 from agent.reminders.reminder_access import ReminderAccess
-from agent.task_group import task_group
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import RefusalRule
 from agent.tools.sources import ResultFile, ResultPicture, encode_sources

@@ -14,7 +14,7 @@ from typing import Any
 
 from markdown_it.common.normalize_url import normalizeLinkText
 
-from agent.attachments.file_facts import UNTRUSTED, facts_in
+from agent.base.file_facts import UNTRUSTED, facts_in
 from gateway.ports.journal import Line
 from gateway.text import comparable_address, find_addresses
 from gateway.text.linked_addresses import LONGEST

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.attachments.file_facts import UNTRUSTED, clean
+from agent.base.file_facts import UNTRUSTED, clean
+from agent.base.one_line import one_line
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.search.search_hits import SearchHit, SearchOptions
-from agent.one_line import one_line
 
 if TYPE_CHECKING:
     from agent.memory.search.scope_recall import ScopeRecall

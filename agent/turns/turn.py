@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 
 from agent.attachments.transcription import UsageAttribution
+from agent.base.task_group import task_group
+from agent.base.token_estimate import estimate_message, estimate_messages
 from agent.chat_profiles import ChatProfile
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.token_estimate import estimate_message, estimate_messages
-from agent.task_group import task_group
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turns.answer_links import AnswerLinks

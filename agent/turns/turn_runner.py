@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from agent.attachments.file_facts import fact_of
+from agent.base import transcript_lines as build
+from agent.base.file_facts import fact_of
 from agent.commands.model import model_gone_line
 from agent.llm.chat_model import ReplyEnding
 from agent.memory.jobs.approval_questions import question_scope, short
-from agent.memory.storage import transcript_lines as build
 from agent.reminders.reminder import is_reminder
 from agent.reminders.reminder_turns import (
     ReminderTurnRunner,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import structlog
 
-from agent.locks import KeyLocks, WorkerSlots
+from agent.base.locks import KeyLocks, WorkerSlots
 from agent.turns.turn import RunningTurns, Turn, TurnPhases
 from gateway.errors import LeaseLost, ScopeMoved, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent.attachments.file_facts import UNTRUSTED
-from agent.memory.storage.transcript_lines import decode
+from agent.base.file_facts import UNTRUSTED
+from agent.base.transcript_lines import decode
 from agent.tools.tool import CallFacts
 from gateway.ports.journal import Line
 

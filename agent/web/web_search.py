@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from agent.attachments.file_facts import clean
 from agent.attachments.page_links import clean_link
-from agent.memory.storage.transcript_lines import decode
+from agent.base.file_facts import clean
+from agent.base.transcript_lines import decode
 from gateway.errors import SettingsError, ToolFailed
 from gateway.installation import load_entry_points
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
-from agent.attachments.file_facts import fence_text
+from agent.base.file_facts import fence_text
 from agent.tools.sources import ResultPicture, ToolResult
 from agent.tools.tool import AskRule, CallFacts, ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.web.address_rules import FETCH, SEARCH, host_of, is_allowed_address

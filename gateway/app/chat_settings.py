@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 import structlog
 
+from agent.base.scopes import account_of, chat_scope, scope_of
 from agent.chat_profiles import (
     ChatProfiles,
     EffectiveSetting,
@@ -15,7 +16,6 @@ from agent.chat_profiles import (
     ModelSelector,
     stored_guild,
 )
-from agent.memory.scopes import account_of, chat_scope, scope_of
 from agent.tools.rights import OperatorRights
 from agent.tools.tool import AskRule, Tool
 from agent.tools.toolbox import GROUP, Toolbox

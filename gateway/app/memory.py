@@ -9,6 +9,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.base.disk import Disk
+from agent.base.scopes import person_of
 from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.account_links.account_linker import LINK, UNLINK, AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
@@ -38,8 +40,6 @@ from agent.memory.prompt.due_jobs import (
     SUMMARISE,
     SUMMARISE_RAW,
 )
-from agent.memory.scopes import person_of
-from agent.memory.storage.disk import Disk
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.update.consolidator import Consolidator
 from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt

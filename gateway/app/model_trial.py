@@ -13,12 +13,12 @@ from typing import Any
 
 import structlog
 
+from agent.base.disk import Disk
 from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, ToolCall, usage_of_error
 from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels
 from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
 from agent.llm.provider_model import ProviderModel
-from agent.memory.storage.disk import Disk
 from agent.turns.recorded_turn import UnrecordedCalls
 from gateway.app.model_servers import list_models_at
 from gateway.control.gateway_client import connect

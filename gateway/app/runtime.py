@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.attachments.attachment_store import AttachmentStore
+from agent.base.locks import WorkerSlots
+from agent.base.scopes import chat_scope
 from agent.chat_profiles import ChatProfiles
 from agent.command_services import CommandServices
 from agent.commands import CommandRouter
 from agent.llm.model_abilities import LearnedModels
-from agent.locks import WorkerSlots
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.privacy.export_jobs import PrivacyService
-from agent.memory.scopes import chat_scope
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.update.conversation_updates import RawArchivePrompt

@@ -15,11 +15,11 @@ from functools import partial
 
 import typer
 
+from agent.base.disk import Disk
+from agent.base.scopes import list_scopes, scope_folder
 from agent.memory.adoption import add_missing, read_documents
 from agent.memory.documents.document_commits import DocumentCommits
 from agent.memory.history.history_files import read_files
-from agent.memory.scopes import list_scopes, scope_folder
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owed_scopes
 from gateway.app.lost_turns import LostTurns, find_lost_turns
 from gateway.commands.restore_backup import TAKEN_FROM_FILES, begin_anew, fit_sessions

@@ -12,12 +12,12 @@ from typing import Any
 
 import typer
 
+from agent.base.disk import Disk
+from agent.base.scopes import SHARED, ScopeNames, chat_scope
 from agent.importers import SYSTEMS
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_ledger import ImportLedgers
 from agent.importers.importer import MemoryImporter
-from agent.memory.scopes import SHARED, ScopeNames, chat_scope
-from agent.memory.storage.disk import Disk
 from gateway.app.runtime import Runtime, resolve_recipient
 from gateway.commands.operation_commands import print_json
 from gateway.control import Line

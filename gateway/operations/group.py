@@ -10,7 +10,7 @@ from gateway.events import SessionKey
 from gateway.ports.access import ACTING, OPERATOR, DecisionActor, actor_outside
 
 if TYPE_CHECKING:
-    from agent.memory.scopes import ScopeNames
+    from agent.base.scopes import ScopeNames
     from gateway.app.runtime import Runtime
     from gateway.store.inspection import TurnTrace
 
@@ -33,7 +33,7 @@ class OperationGroup:
 
     async def names(self) -> ScopeNames:
         """Return the current memory scopes by name."""
-        from agent.memory.scopes import ScopeNames, find_scopes
+        from agent.base.scopes import ScopeNames, find_scopes
 
         store = self._app.store
         sessions = await store.records.sessions()
@@ -54,7 +54,7 @@ class OperationGroup:
 
     async def find_scope(self, *, scope: str = "", person: str = "", chat: str = "") -> str:
         """Return the memory scope that a name means; at most one is given. Raises UserError."""
-        from agent.memory.scopes import ScopeSelector
+        from agent.base.scopes import ScopeSelector
 
         return (await self.names()).find(ScopeSelector(scope=scope, person=person, chat=chat))
 

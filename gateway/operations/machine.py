@@ -141,7 +141,7 @@ class MachineOperations(OperationGroup):
         A file whose bytes are not what was stored has a line with its scope, kind and name. With `remove`, a list of
         these, the files that it names are removed if they are still damaged.
         """
-        from agent.memory.scopes import label
+        from agent.base.scopes import label
         from gateway.store.closed_store import read_store
         from gateway.store.consistency import check_tables, damaged_files
 

@@ -142,7 +142,7 @@ class MemoryOperations(OperationGroup):
     @operation("memory list", command="memory", show=_scope_table)
     async def list_scopes(self) -> AsyncIterator[Line]:
         """List whose memory there is, and how much of it."""
-        from agent.memory.scopes import measure
+        from agent.base.scopes import measure
 
         for scope in (await self.names()).all():
             file_bytes = sum(each.size for each in (await self._app.store.files.totals(scope)).values())

@@ -150,13 +150,13 @@ class TurnOperations(OperationGroup):
         """Return the scope of a shared chat, so that its private threads are left out; "" for a direct chat."""
         if chat is None:
             return ""
-        from agent.memory.scopes import chat_scope
+        from agent.base.scopes import chat_scope
 
         own = chat_scope(chat)
         return own if await self._app.store.records.has_session(chat, own) else ""
 
     def _is_within(self, key: SessionKey, chat: SessionKey | None, scopes: Mapping[SessionKey, str]) -> bool:
-        from agent.memory.scopes import chat_scope
+        from agent.base.scopes import chat_scope
 
         if chat is None or key == chat:
             return True

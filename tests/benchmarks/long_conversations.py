@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent.base import transcript_lines as build
+from agent.base.scopes import quote
 from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.scopes import quote
-from agent.memory.storage import transcript_lines as build
 from gateway.events import SessionKey
 from gateway.ports.journal import TurnRecord
 from gateway.ports.memory import StoredTurn

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.scopes import ScopeSelector
+from agent.base.scopes import ScopeSelector
 from gateway.access.pairing_service import OwnerAddress
 from gateway.admission import policy_of
 from gateway.errors import SettingsError

@@ -17,8 +17,8 @@ import pytest
 import structlog
 import typer
 
+from agent.base.disk import Disk
 from agent.memory.documents.document_commits import open_repo
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owe_mirror, owed_scopes, pay_mirror
 from gateway.commands.file_import import take_mirror
 from gateway.errors import StoreUnavailable, UserError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.scopes import quote
+from agent.base.scopes import quote
 from gateway.i18n import translate
 from tests.fakes.slack_gateway import CALL
 from tests.fakes.slack_gateway import open_gateway as open_slack_gateway

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent.base.transcript_lines import utc_now
 from agent.memory.documents.scope_documents import BY_HAND, ScopeDocuments
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports.memory import DocumentChange, DocumentState, TextChange
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine, StoreLimits

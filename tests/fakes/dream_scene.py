@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.base.disk import Disk
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_edits import EDIT_MEMORY
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.storage.disk import Disk
 from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamRequester
 from agent.memory.update.dream_phases import DREAM
 from agent.memory.update.dreamer import Dreamer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 
-from agent.memory.scopes import list_scopes, scope_folder
+from agent.base.scopes import list_scopes, scope_folder
 from gateway.ports.memory import CACHE
 from gateway.store.postgres import schema
 from gateway.store.row_codec import quote

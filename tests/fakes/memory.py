@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.journal import InboxRow, Job, Line, MessageOutcome, SessionRow, StoredRecord, TurnCommit, TurnRecord

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from agent.base.transcript_lines import utc_now
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.history.folder_store import FileDocumentStore
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports.memory import DocumentStore
 from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.history import SqlHistory

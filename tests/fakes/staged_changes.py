@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from agent.base.transcript_lines import utc_now
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines, RemoveLines
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports.journal import Job
 from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway

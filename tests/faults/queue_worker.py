@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from agent.locks import KeyLocks
+from agent.base.locks import KeyLocks
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import OutboxPart, PartState, TurnLease, TurnStep

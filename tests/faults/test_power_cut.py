@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from agent.base.disk import Disk
 from agent.memory.file_adoption import adopt_files
 from agent.memory.history.history_file_writer import HistoryFileWriter
-from agent.memory.storage.disk import Disk
 from gateway.backup import write_archive
 from gateway.durable_files import write_private
 from gateway.home import make_private

@@ -43,10 +43,11 @@ FORBIDDEN = [
     ("channels/planted/codec.py", "import agent", "channels see of the gateway"),
     ("agent/planted.py", "import gateway.intake", "agent sees of the gateway"),
     ("agent/planted_too.py", "import channels", "agent sees of the gateway"),
-    ("gateway/planted.py", "import agent.locks", "only gateway.app and the CLI"),
+    ("gateway/planted.py", "import agent.base.locks", "only gateway.app and the CLI"),
     ("channels/planted_too/__init__.py", "import channels.planted", "channels never see each other"),
     ("gateway/ports/planted.py", "import gateway.i18n", "the CLI is above"),
     ("agent/memory/storage/planted.py", "import agent.memory.documents.scope_documents", "memory in layers"),
+    ("agent/base/planted.py", "import agent.llm.chat_model", "agent in layers"),
     ("agent/memory/editing/planted.py", "import agent.memory.update.consolidator", "memory in layers"),
 ]
 

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from agent.base.disk import Disk
+from agent.base.scopes import scope_folder
 from agent.files.file_workspace import merge_workspaces
 from agent.memory.account_links.document_merge import divide_documents, find_owners, move_documents
 from agent.memory.account_links.scope_lock import ScopeLock
@@ -36,8 +38,6 @@ from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import drop_absent_lines
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import ScopeMove

@@ -15,8 +15,8 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from agent.base.transcript_lines import format_time, parse_time
 from agent.memory.account_links.account_linker import LINK, UNLINK
-from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import LinkedAccount
 from gateway.ports.journal import Job

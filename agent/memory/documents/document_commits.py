@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
+from agent.base.disk import Disk
+from agent.base.scopes import scope_folder
 from gateway.durable_files import sync_folder
 from gateway.ports.memory import DocumentChange, DocumentState
 

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from agent.base.disk import Disk
+from agent.base.scopes import list_scopes, scope_folder
+from agent.base.transcript_lines import decode
 from agent.memory.documents.scope_documents import APPROVED, SOUL, DocumentBusy, change_document, effective_persona
 from agent.memory.editing.edit_simulation import DocumentOutcome
 from agent.memory.editing.staged_changes import (
@@ -29,9 +32,6 @@ from agent.memory.editing.staged_changes import (
 from agent.memory.editing.text_operations import AddLines, changed_texts
 from agent.memory.editing.three_way_merge import MergeConflict, three_way
 from agent.memory.history.history_files import is_plain_file, remove_lines
-from agent.memory.scopes import list_scopes, scope_folder
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode
 from gateway.events import PlatformAccount, short_id
 from gateway.ports.access import ScopeMove
 from gateway.ports.memory import DocumentStore, MemoryProposal

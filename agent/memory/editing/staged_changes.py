@@ -10,6 +10,8 @@ from typing import Any
 
 import structlog
 
+from agent.base.one_line import show_escapes
+from agent.base.transcript_lines import format_time, parse_time
 from agent.memory.documents.scope_documents import TRACKED
 from agent.memory.editing.text_operations import (
     AddLines,
@@ -22,8 +24,6 @@ from agent.memory.editing.text_operations import (
     read_record,
 )
 from agent.memory.history.history_files import is_plain_file
-from agent.memory.storage.transcript_lines import format_time, parse_time
-from agent.one_line import show_escapes
 from gateway.events import PlatformAccount, short_id
 from gateway.ports.memory import MemoryProposal
 from gateway.text.redaction import has_token

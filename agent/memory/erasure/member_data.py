@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from agent.attachments.file_facts import facts_in
+from agent.base.file_facts import facts_in
+from agent.base.transcript_lines import decode, encode, kind_of
 from agent.memory.documents.scope_documents import rewrite_history
 from agent.memory.erasure.scope_files import (
     ErasureStorage,
@@ -13,7 +14,6 @@ from agent.memory.erasure.scope_files import (
     clear_raw,
 )
 from agent.memory.erasure.word_match import ALL, without_entries, without_words
-from agent.memory.storage.transcript_lines import decode, encode, kind_of
 from gateway.ports.journal import Line
 from gateway.ports.memory import FileKind
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import structlog
 
+from agent.base.scopes import scope_folder
+from agent.base.transcript_lines import format_time, parse_time
 from agent.memory.documents.scope_documents import rewrite_history
 from agent.memory.erasure.commit_filter import ErasureRequest
 from agent.memory.erasure.scope_files import (
@@ -32,9 +34,7 @@ from agent.memory.erasure.scope_files import (
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult, may_clear
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.scopes import scope_folder
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
-from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, JobAdvance
 from gateway.ports.memory import FORGET, FORGOTTEN, PURGE, ErasureFilter, FileKind

@@ -14,6 +14,8 @@ from typing import Any
 
 import structlog
 
+from agent.base.scopes import scope_folder
+from agent.base.transcript_lines import decode, kind_of
 from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.documents.scope_documents import DocumentBusy
 from agent.memory.erasure.scope_files import ErasureStorage, clear_workspace_file, remove_matching
@@ -29,9 +31,7 @@ from agent.memory.erasure.word_match import (
 )
 from agent.memory.history.history_files import redact_history
 from agent.memory.prompt.due_jobs import APPLY, EDIT
-from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words
-from agent.memory.storage.transcript_lines import decode, kind_of
 from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from agent.attachments.file_facts import ASIDE
+from agent.base.file_facts import ASIDE
+from agent.base.transcript_lines import FORGOTTEN, decode, encode, kind_of, without_arguments
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from agent.memory.erasure.embedded_text import contains_text, extract_texts, packed_parts
 from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
 from agent.memory.erasure.phrase_matcher import PhraseMatcher
 from agent.memory.search.tokenizer import PLAIN
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, without_arguments
 from gateway.ports.journal import Line
 
 LONGEST = 500  # characters of a request

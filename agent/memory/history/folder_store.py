@@ -24,6 +24,9 @@ from typing import Any, TypeVar
 
 import structlog
 
+from agent.base.disk import Disk, read_text, save_corrupt
+from agent.base.scopes import AREAS, SHARED, scope_folder
+from agent.base.transcript_lines import decode, encode, utc_now
 from agent.memory.history.history_files import (
     CURSOR,
     DREAM_CURSOR,
@@ -35,9 +38,6 @@ from agent.memory.history.history_files import (
     printed_files,
     read_files,
 )
-from agent.memory.scopes import AREAS, SHARED, scope_folder
-from agent.memory.storage.disk import Disk, read_text, save_corrupt
-from agent.memory.storage.transcript_lines import decode, encode, utc_now
 from gateway.errors import HomeInUse
 from gateway.ports.journal import Line
 from gateway.ports.memory import (

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from agent.base.disk import Disk, wait_for_thread
+from agent.base.scopes import list_scopes, scope_folder
+from agent.base.transcript_lines import decode, encode
 from agent.memory.history.history_files import CURSOR, is_history_file, print_entries, printed_files
-from agent.memory.scopes import list_scopes, scope_folder
-from agent.memory.storage.disk import Disk, wait_for_thread
-from agent.memory.storage.transcript_lines import decode, encode
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import HISTORY_JSONL, HISTORY_MD, StalePath
 from gateway.text.history_lines import encode_entry

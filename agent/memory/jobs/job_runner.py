@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
-from agent.locks import WorkerSlots
+from agent.base import transcript_lines as build
+from agent.base.locks import WorkerSlots
+from agent.base.transcript_lines import utc_now
 from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
 from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage, short_id

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import structlog
 from cachetools import LRUCache
 
+from agent.base.scopes import SHARED
 from agent.memory.documents.scope_documents import change_document
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_files import add_keys, line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.scopes import SHARED
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports.journal import REMEMBER, Job, SessionRow

@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.attachments.file_facts import blobs_in, facts_in
-from agent.attachments.file_names import safe_name
+from agent.base.disk import FILE_MODE, Disk
+from agent.base.file_facts import blobs_in, facts_in, safe_name
+from agent.base.scopes import scope_folder
+from agent.base.transcript_lines import decode, encode, kind_of
 from agent.memory.history.history_files import NOTE_NAME
 from agent.memory.messages import moment
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import FILE_MODE, Disk
-from agent.memory.storage.transcript_lines import decode, encode, kind_of
 from agent.memory.stored_sessions import visible_lines
 from gateway.ports.journal import Line
 from gateway.ports.memory import RAW_JSONL

@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk
+from agent.base.scopes import scope_folder
 from agent.files.file_workspace import exported_name
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.staged_change_store import StagedChangeStore
@@ -33,9 +36,6 @@ from agent.memory.privacy.export_archive import (
     members,
     write_archives,
 )
-from agent.memory.scopes import scope_folder
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFile, list_session_files, read_session_file
 from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from agent.attachments.file_facts import ASIDE, facts_for_replay, facts_in
-from agent.memory.messages import is_tainted_line
-from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
-from agent.memory.prompt.turn_messages import turn_messages
-from agent.memory.storage.transcript_lines import (
+from agent.base.file_facts import ASIDE, facts_for_replay, facts_in
+from agent.base.token_estimate import estimate_messages, estimate_text
+from agent.base.transcript_lines import (
     FORGOTTEN,
     consolidated_index,
     deleted_ids,
@@ -20,7 +18,9 @@ from agent.memory.storage.transcript_lines import (
     kind_of,
     parse_time,
 )
-from agent.memory.token_estimate import estimate_messages, estimate_text
+from agent.memory.messages import is_tainted_line
+from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
+from agent.memory.prompt.turn_messages import turn_messages
 from gateway.ports.journal import Line
 from gateway.ports.memory import anchor_index
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.attachments.file_facts import Fact, fact_line, facts_in, pictures_in
+from agent.base.file_facts import Fact, fact_line, facts_in, pictures_in
+from agent.base.transcript_lines import kind_of, to_messages
 from agent.llm.request_messages import NOTED
-from agent.memory.storage.transcript_lines import kind_of, to_messages
 from gateway.ports.journal import Line
 
 UNANSWERED = "[no answer was sent]"  # after a message whose turn failed

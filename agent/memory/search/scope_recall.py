@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import structlog
 from cachetools import LRUCache
 
-from agent.memory.scopes import list_scopes, scope_folder
+from agent.base.scopes import list_scopes, scope_folder
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage

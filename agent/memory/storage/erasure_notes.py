@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.memory.scopes import list_scopes, scope_folder
-from agent.memory.storage.disk import Disk, wait_for_thread
+from agent.base.disk import Disk, wait_for_thread
+from agent.base.scopes import list_scopes, scope_folder
 
 _NOTES = Path("memory") / ".mirror" / "erasures"
 

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import structlog
 from cachetools import LRUCache
 
-from agent.memory.scopes import list_scopes, scope_folder, transcript_path
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk, save_corrupt, wait_for_thread
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk, save_corrupt, wait_for_thread
+from agent.base.scopes import list_scopes, scope_folder, transcript_path
+from agent.base.transcript_lines import encode
 from agent.memory.storage.transcript_files import archive_of, archive_path, read_head
-from agent.memory.storage.transcript_lines import encode
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports.journal import StoredRecord

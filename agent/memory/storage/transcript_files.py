@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.memory.scopes import list_scopes, scope_folder, transcript_path
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import TranscriptBlock, decode, kind_of, parse_time
+from agent.base.disk import Disk
+from agent.base.scopes import list_scopes, scope_folder, transcript_path
+from agent.base.transcript_lines import TranscriptBlock, decode, kind_of, parse_time
 from gateway.ports.journal import Line, SessionRow
 
 NEWEST_SESSIONS = 50  # checked at start: a journal loses the turns of recently used sessions

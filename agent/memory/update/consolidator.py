@@ -21,7 +21,8 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from agent.attachments.file_facts import UNTRUSTED
+from agent.base.disk import Disk
+from agent.base.file_facts import UNTRUSTED
 from agent.memory.documents.scope_documents import CONSOLIDATION
 from agent.memory.editing.document_edits import (
     MOST,
@@ -49,7 +50,6 @@ from agent.memory.model_calls import (
     read_call,
     tool_attempts,
 )
-from agent.memory.storage.disk import Disk
 from gateway.ports.memory import DocumentStore, HistoryEntry, HistoryStore
 
 log = structlog.get_logger(__name__)

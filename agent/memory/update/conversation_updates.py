@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from agent.base import transcript_lines as build
+from agent.base.token_estimate import estimate_text
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages import (
     MessageRange,
@@ -35,8 +37,6 @@ from agent.memory.prompt.due_jobs import (
     consolidation_job,
     raw_summary_job,
 )
-from agent.memory.storage import transcript_lines as build
-from agent.memory.token_estimate import estimate_text
 from agent.memory.update.consolidator import (
     FAILURE_LINE,
     FAILURES_BEFORE_RAW,

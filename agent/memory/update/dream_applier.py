@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from agent.base.disk import Disk
+from agent.base.scopes import scope_folder
 from agent.memory.documents.scope_documents import CONSOLIDATION, DREAM_CAUSE, SOUL, TRACKED, ScopeDocuments
 from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
@@ -24,8 +26,6 @@ from agent.memory.editing.text_operations import Operation
 from agent.memory.editing.three_way_merge import MergeConflict, three_way
 from agent.memory.history.history_files import add_keys
 from agent.memory.jobs.job_runner import send_job_report
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from agent.memory.update.dream_phases import DREAM, DreamPass, DreamRun
 from gateway.events import ChatKind, SessionKey
 from gateway.i18n import SLASH, ChatLanguage, translate

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import structlog
 
-from agent.attachments.file_facts import UNTRUSTED
+from agent.base.file_facts import UNTRUSTED
+from agent.base.token_estimate import estimate_text
 from agent.memory.documents.scope_documents import DREAM_CAUSE
 from agent.memory.editing.document_edits import (
     EDIT_MEMORY,
@@ -36,7 +37,6 @@ from agent.memory.model_calls import (
     clean,
     tool_attempts,
 )
-from agent.memory.token_estimate import estimate_text
 from gateway.events import short_id
 from gateway.ports.memory import HistoryEntry, MarkKind
 from gateway.text.json_lines import decode_line

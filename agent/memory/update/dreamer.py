@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo
 import structlog
 from cronsim import CronSim
 
+from agent.base.scopes import SHARED
 from agent.llm.chat_model import ChatModel
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
-from agent.memory.scopes import SHARED
 from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamReport, DreamRequester
 from agent.memory.update.dream_phases import (
     DREAM,

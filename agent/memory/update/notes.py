@@ -19,6 +19,10 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
+from agent.base.disk import Disk
+from agent.base.one_line import one_line
+from agent.base.token_estimate import estimate_text
+from agent.base.transcript_lines import utc_now
 from agent.memory.history.folder_store import open_folder, require_unowned
 from agent.memory.messages import Message, conversation, strip_untrusted
 from agent.memory.model_calls import (
@@ -31,10 +35,6 @@ from agent.memory.model_calls import (
     read_call,
     tool_attempts,
 )
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import utc_now
-from agent.memory.token_estimate import estimate_text
-from agent.one_line import one_line
 from gateway.ports.memory import HistoryStore, MarkKind, NoteChange
 
 log = structlog.get_logger(__name__)

@@ -24,6 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk
+from agent.base.one_line import one_line
+from agent.base.transcript_lines import FORGOTTEN
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange
@@ -31,14 +35,10 @@ from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.history.history_files import blank_raw, sentences
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages import entry_id
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.update.notes import QUOTED
 from agent.memory.versioning.memory_service import remembering_turn
-from agent.one_line import one_line
 from gateway.events import SessionKey, short_id
 from gateway.ports.journal import InboxRow, Job, MessageOutcome, SessionRow, TurnRecord
 from gateway.ports.memory import HISTORY_JSONL, RAW_JSONL, DocumentChange, FileKind, HistoryEntry, StoredTurn

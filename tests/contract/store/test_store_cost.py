@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.storage import transcript_lines as build
+from agent.base import transcript_lines as build
 from gateway.ports.access import CapChange, CapQuery, CountedEntry, TokenCount
 from gateway.ports.journal import TurnStep
 from gateway.store import account_links, claims, journal, outbox, session_queue, suspects

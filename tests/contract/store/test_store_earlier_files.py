@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.scopes import scope_folder
 from agent.memory import file_adoption as earlier_files
 from agent.memory.file_adoption import build_filter, drop_earlier_files, fetch_earlier_files
-from agent.memory.scopes import scope_folder
 from gateway.errors import UserError
 from gateway.ports.memory import CACHE
 from gateway.store.earlier_files import SqlEarlierFiles

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from agent.base import transcript_lines as build
 from agent.memory.prompt.conversation_cache import window_state
 from agent.memory.prompt.prompt_snapshot import digest_of
-from agent.memory.storage import transcript_lines as build
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports.access import ScopeMove

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from agent.base.transcript_lines import utc_now
 from agent.memory.jobs.approval_questions import ASKS
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, SessionKey

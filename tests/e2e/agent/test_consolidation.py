@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from agent.base.disk import Disk
+from agent.base.transcript_lines import kind_of
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_files import read_transcript
-from agent.memory.storage.transcript_lines import kind_of
 from gateway.errors import ModelUnreachable
 from gateway.operations.usage import usage_table
 from gateway.ports.journal import Job

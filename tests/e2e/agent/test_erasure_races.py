@@ -15,12 +15,12 @@ from urllib.parse import quote
 
 import pytest
 
+from agent.base.transcript_lines import utc_now
 from agent.llm.scripted_model import ScriptEntry
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.erasure import purge_jobs
 from agent.memory.history.folder_store import HistoryLog
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports.memory import FORGET, PURGE, HistoryEntry
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, wait_until_purged

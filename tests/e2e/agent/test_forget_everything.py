@@ -18,9 +18,9 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
+from agent.base.transcript_lines import utc_now
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.app import Runtime, open_app
 from gateway.cli import app as cli
 from gateway.errors import UserError

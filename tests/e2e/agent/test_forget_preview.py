@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from agent.base.transcript_lines import utc_now
 from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.storage.transcript_lines import utc_now
 from gateway.events import InboundKind
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged

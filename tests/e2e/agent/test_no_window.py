@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from agent.base.disk import Disk
+from agent.base.transcript_lines import kind_of
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_files import read_transcript
-from agent.memory.storage.transcript_lines import kind_of
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import gateway
 

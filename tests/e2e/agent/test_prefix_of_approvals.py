@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from agent.base.transcript_lines import utc_now
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines, RemoveLines
-from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, quiet, talk
 from tests.e2e.agent.test_deletions import delete, transcripts, until
 from tests.fakes.documents import edit_by_hand

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.disk import Disk
+from agent.base.transcript_lines import FORGOTTEN
 from agent.memory.erasure.retention import RetentionJob
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.erasure_notes import owed_scopes
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import read_transcript
-from agent.memory.storage.transcript_lines import FORGOTTEN
 from gateway.events import SessionKey
 from gateway.ports.conversations import DisplayedMessage
 from gateway.ports.journal import Job

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from agent.base.transcript_lines import utc_now
 from agent.memory.editing.staged_changes import EXPIRES_AFTER
-from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, quiet, talk
 from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

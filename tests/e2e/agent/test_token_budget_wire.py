@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from agent.memory.storage.transcript_lines import kind_of
+from agent.base.transcript_lines import kind_of
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from tests.fakes.histories import stored_entries

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from agent.base.token_estimate import estimate_messages
 from agent.llm.scripted_model import ScriptEntry
-from agent.memory.token_estimate import estimate_messages
 from agent.tools.tool import Tool
 from agent.tools.toolbox import GROUP as TOOL_ENTRY_POINTS
 from agent.web.web_pages import WebPages

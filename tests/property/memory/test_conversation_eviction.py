@@ -12,11 +12,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.base import transcript_lines as build
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
-from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, turn_name

@@ -11,10 +11,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.base.disk import Disk
+from agent.base.transcript_lines import decode, encode
 from agent.memory.history.folder_store import LOCK, HistoryLog
 from agent.memory.history.history_files import format_entry, printed_files, read_files
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports.memory import HistoryEntry, MarkKind, ScopeHistory, StoredNote
 from gateway.text.history_lines import encode_entry
 from tests.fakes.memory import SCOPE

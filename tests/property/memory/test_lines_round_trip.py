@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.storage.transcript_lines import decode, encode, replayable, to_messages
+from agent.base.transcript_lines import decode, encode, replayable, to_messages
 from tests.fakes.memory import exchange
 
 JSON = st.recursive(

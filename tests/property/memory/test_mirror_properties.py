@@ -14,14 +14,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk
+from agent.base.scopes import scope_folder, transcript_path
+from agent.base.transcript_lines import decode, decode_lines
 from agent.memory.prompt.conversation_cache import window_state
 from agent.memory.prompt.prompt_window import PromptWindow, fold, move_start
-from agent.memory.scopes import scope_folder, transcript_path
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import FileWritePolicy, SessionFileWriter
 from agent.memory.storage.transcript_files import transcript_of_archive
-from agent.memory.storage.transcript_lines import decode, decode_lines
 from gateway.events import SessionKey
 from gateway.ports.journal import Line, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, DyingDisk, FakeRecords, ProcessCrash, exchange, turn_name

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from agent.base.transcript_lines import FORGOTTEN
 from agent.memory.erasure.word_match import ErasurePattern, without_entries, without_sentences
 from agent.memory.search.tokenizer import stem
-from agent.memory.storage.transcript_lines import FORGOTTEN
 
 LETTERS = st.text(alphabet="abcdefghijklmnopqrstuvwxyzäöüßéñабвгд", min_size=1, max_size=8)
 WORDS = st.text(alphabet="abcdefghijklmnopqrstuvwxyzéñдеж", min_size=3, max_size=12)

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.memory.scopes import quote, scope_folder
+from agent.base.scopes import quote, scope_folder
 from gateway.events import NAME_BYTES
 
 TEXTS = st.text(max_size=300) | st.text(alphabet="aA.%-/\0é", max_size=12) | st.text(alphabet="\ud800a", max_size=3)

@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.base import transcript_lines as build
 from agent.memory import SessionManager
-from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_files import parse_transcript
 from tests.fakes.memory import exchange, print_transcript, talk
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
-from agent.locks import KeyLocks, WorkerSlots
+from agent.base.locks import KeyLocks, WorkerSlots
 from tests.fakes.clock import VirtualClock
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from agent.base import transcript_lines as build
+from agent.base.token_estimate import estimate_messages
 from agent.llm.chat_model import ChatReply, TokenUsage, ToolCall
-from agent.memory.storage import transcript_lines as build
-from agent.memory.token_estimate import estimate_messages
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import Attachment
 from gateway.ports.journal import InboxRow, MessageOutcome, SessionRow, TurnLease, TurnStep

@@ -11,7 +11,7 @@ from string import ascii_letters
 
 import pytest
 
-from agent.locks import WorkerSlots
+from agent.base.locks import WorkerSlots
 from agent.turns.turn import RunningTurns, Turn
 from agent.turns.worker_pool import WorkerPool
 from gateway.errors import ParlourError, ScopeMoved, StoreUnavailable

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from agent.attachments.attachment_loader import MOST_FILES, MOST_PICTURES, AttachmentLoader
-from agent.attachments.file_facts import fact_of, facts_for_display
 from agent.attachments.transcription import UsageAttribution
-from agent.memory.storage.transcript_lines import decode, encode, message, to_messages
+from agent.base.file_facts import fact_of, facts_for_display
+from agent.base.transcript_lines import decode, encode, message, to_messages
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, PlatformAccount, SessionKey
 from tests.fakes import sample_files

@@ -7,21 +7,24 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.attachments.file_facts import (
+from agent.attachments.file_types import decode_text, detect_kind
+from agent.base.file_facts import (
+    NAME_LENGTH,
     attachment_of,
     blobs_in,
     clean,
+    extension,
     fact_line,
     fact_of,
     facts_for_display,
     facts_for_model,
     facts_for_replay,
     facts_in,
+    format_size,
     pictures_in,
+    safe_name,
 )
-from agent.attachments.file_names import NAME_LENGTH, extension, format_size, safe_name
-from agent.attachments.file_types import decode_text, detect_kind
-from agent.memory.storage.transcript_lines import to_messages
+from agent.base.transcript_lines import to_messages
 from gateway.events import Attachment
 
 BLOB = f"people/ann/{'a' * 64}"

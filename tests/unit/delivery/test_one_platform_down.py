@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import pytest
 
-from agent.locks import WorkerSlots
+from agent.base.locks import WorkerSlots
 from agent.turns.turn import RunningTurns, Turn
 from agent.turns.worker_pool import WorkerPool
 from gateway.delivery import DeliveryContext, OutboxDispatcher

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from agent.base.disk import Disk
+from agent.base.transcript_lines import kind_of
 from agent.importers import SYSTEMS
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_data import ImportReportItem
@@ -19,10 +21,8 @@ from agent.importers.importer import MemoryImporter
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import read_transcript, transcript_of_archive
-from agent.memory.storage.transcript_lines import kind_of
 from gateway.events import SessionKey
 from gateway.store.sql_store import SqlStore
 from tests.fakes import other_bots

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.transcript_lines import format_time
 from agent.llm.chat_model import ModelConfig
 from agent.llm.context_windows import (
     DEFAULT_WINDOW,
@@ -21,7 +22,6 @@ from agent.llm.model_abilities import LearnedModels
 from agent.llm.model_client import ModelClient
 from agent.llm.provider_errors import context_limit
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
-from agent.memory.storage.transcript_lines import format_time
 from gateway.errors import ContextOverflow
 from gateway.ports.memory import FACTS_EXPIRE
 from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter, request

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from agent.base import transcript_lines as build
+from agent.base.token_estimate import estimate_messages
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, overdue
 from agent.memory.prompt.prompt_window import PromptWindow, fold, render
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
-from agent.memory.storage import transcript_lines as build
-from agent.memory.token_estimate import estimate_messages
 from gateway.ports.journal import Line
 from tests.fakes.memory import START, exchange
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.disk import Disk
 from agent.memory import MemoryStore
 from agent.memory.history.folder_store import FileDocumentStore
-from agent.memory.storage.disk import Disk
 
 SCOPE = "people/ann"
 MIND = "- ours\n"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.disk import Disk
+from agent.base.scopes import scope_folder
 from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.history.history_files import line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
-from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
 from gateway.ports.journal import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs

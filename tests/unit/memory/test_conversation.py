@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.base import transcript_lines as build
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening
-from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import SessionKey
 from gateway.ports.journal import SessionRow, TurnRecord

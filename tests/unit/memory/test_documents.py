@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.disk import Disk
 from agent.memory.history.folder_store import FileDocumentStore, document_path
-from agent.memory.storage.disk import Disk
 from tests.fakes.memory import SCOPE, FaultyDisk
 
 

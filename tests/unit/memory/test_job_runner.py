@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from agent.locks import WorkerSlots
+from agent.base.locks import WorkerSlots
 from agent.memory.jobs.job_runner import Handler, JobRunner, RetryJobLater
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
 from gateway.ports.journal import Job

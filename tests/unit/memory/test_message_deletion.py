@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from agent.memory.scopes import transcript_path
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk
+from agent.base.scopes import transcript_path
+from agent.base.transcript_lines import FORGOTTEN
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.versioning.message_deletions import remove_unreferenced
 from gateway.events import SessionKey
 from gateway.ports.journal import Line, TurnRecord

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agent.base import transcript_lines as build
+from agent.base.transcript_lines import FORGOTTEN
 from agent.memory.messages import MessageReader
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import FORGOTTEN
 from gateway.ports.journal import Line, MessageOutcome, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, turn_name
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from agent.base import transcript_lines as build
+from agent.base.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
 from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
-from agent.memory.storage import transcript_lines as build
-from agent.memory.token_estimate import estimate_message, estimate_messages
 from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord
 from tests.fakes.consolidation_scene import ConsolidationScene, LooseDisk
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.scopes import person_of, quote, scope_folder, scope_of, transcript_path
+from agent.base.scopes import person_of, quote, scope_folder, scope_of, transcript_path
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 
 

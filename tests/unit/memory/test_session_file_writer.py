@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from agent.memory.scopes import transcript_path
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk
+from agent.base.scopes import transcript_path
 from agent.memory.storage.session_file_writer import (
     FileWritePolicy,
     SessionFileWriter,

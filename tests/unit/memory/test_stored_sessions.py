@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from agent.memory.storage import transcript_lines as build
+from agent.base import transcript_lines as build
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from gateway.events import InboundMessage, Sender, SessionKey

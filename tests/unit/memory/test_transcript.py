@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk
+from agent.base.transcript_lines import encode
 from agent.memory.storage.transcript_files import read_ends, read_transcript
-from agent.memory.storage.transcript_lines import encode
 from gateway.ports.journal import SessionRow, TurnRecord
 from gateway.store.row_codec import with_end
 from tests.fakes.memory import ANN, START, TRANSCRIPT, exchange, print_transcript, talk, turn_name

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.base import transcript_lines as build
+from agent.base.transcript_lines import FORGOTTEN, decode, encode
 from agent.memory.erasure.word_match import ErasurePattern, without_entries, without_sentences, without_words
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode
 from gateway.ports.journal import Line
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)

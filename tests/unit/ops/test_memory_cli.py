@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import structlog
 
-from agent.memory.scopes import ScopeNames, ScopeSelector, label, quote
+from agent.base.scopes import ScopeNames, ScopeSelector, label, quote
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.home import SCHEMA

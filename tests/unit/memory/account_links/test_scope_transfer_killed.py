@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from agent.base import transcript_lines as build
+from agent.base.disk import Disk
 from agent.memory.account_links.document_merge import EntryOwnership, divide_documents, find_owners, move_documents
 from agent.memory.account_links.scope_transfer import (
     blank_answer,
@@ -24,8 +26,6 @@ from agent.memory.account_links.scope_transfer import (
     split_scope_files,
     split_stored_files,
 )
-from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
 from gateway.events import PlatformAccount
 from gateway.ports.access import ScopeMove
 from gateway.ports.memory import DocumentChange, DocumentState, FileKind

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
+from agent.base.disk import Disk
 from agent.memory import MemoryStore, Session, SessionManager
 from agent.memory.memory_store import ConsolidationStateStore
-from agent.memory.storage.disk import Disk
 from tests.fakes.clock import VirtualClock
 from tests.fakes.consolidator import ScriptedProvider, SlowProvider, saving
 from tests.fakes.memory import START, FaultyDisk, ProcessCrash

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agent.base.transcript_lines import FORGOTTEN
 from agent.memory.messages import (
     KeepPolicy,
     MessageRange,
@@ -17,7 +18,6 @@ from agent.memory.messages import (
     next_range,
     origin_of,
 )
-from agent.memory.storage.transcript_lines import FORGOTTEN
 
 
 def build_message(role: str, content: Any, at: str = "2026-03-06T14:20:00Z", **fields: Any) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from agent.base.token_estimate import estimate_messages
 from agent.memory.history.history_files import line_fingerprint
 from agent.memory.privacy.export_jobs import DataKind, kind_of
-from agent.memory.token_estimate import estimate_messages
 from agent.memory.update.dream_phases import TOKENS_IN
 from agent.memory.update.dreamer import DreamSchedule
 from gateway.errors import ModelRefused, ModelUnreachable

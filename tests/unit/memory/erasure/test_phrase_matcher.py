@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.base.transcript_lines import FORGOTTEN, encode
 from agent.memory.erasure.phrase_matcher import PhraseMatcher
 from agent.memory.erasure.word_match import ErasurePattern, clear_line, is_erasable, without_words
-from agent.memory.storage.transcript_lines import FORGOTTEN, encode
 
 FOUND = {
     "the word": ("tea", "I like tea."),

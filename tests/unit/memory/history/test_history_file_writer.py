@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from agent.base.disk import Disk
+from agent.base.transcript_lines import encode
 from agent.memory.adoption import adopt_histories
 from agent.memory.history.folder_store import HistoryLog
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import printed_files, read_files
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import encode
 from gateway.ports.access import ScopeMove
 from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange, ScopeHistory
 from tests.fakes.histories import SyncHistory

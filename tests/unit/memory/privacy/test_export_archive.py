@@ -12,8 +12,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from agent.base.disk import Disk
 from agent.memory.privacy.export_archive import ArchiveMember, PackedArchives, members, write_archives
-from agent.memory.storage.disk import Disk
 
 SCOPE = "people/pocket%3aann"
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.memory.scopes import scope_folder
+from agent.base.scopes import scope_folder
+from agent.base.transcript_lines import forgotten_line
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, TranscriptSource, lines_around
-from agent.memory.storage.transcript_lines import forgotten_line
 from gateway.events import SessionKey
 from gateway.ports.journal import TurnRecord
 from gateway.ports.memory import HistoryEntry

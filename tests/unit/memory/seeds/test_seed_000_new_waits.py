@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.memory.scopes import scope_folder
+from agent.base.scopes import scope_folder
 from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.recording_model import RecordingModel

@@ -7,9 +7,9 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+from agent.base.scopes import scope_folder
 from agent.memory import Session, SessionManager
 from agent.memory.history.folder_store import HistoryLog
-from agent.memory.scopes import scope_folder
 from gateway.ports.memory import HistoryEntry
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import CountingDisk

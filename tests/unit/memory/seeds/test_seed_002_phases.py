@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from agent.memory.scopes import scope_folder
+from agent.base.scopes import scope_folder
 from agent.memory.update.notes import MemoryFlusher, SessionMemoryWriter
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.histories import stored_entries

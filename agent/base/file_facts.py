@@ -1,4 +1,4 @@
-"""Files of a transcript line as typed facts, and the words that the model reads for them.
+"""Files of a transcript line as typed facts, the words that the model reads for them, and names that may be shown.
 
 A fact is a mapping in the line's field `files`; empty fields are left out:
 
@@ -15,10 +15,10 @@ A fact is a mapping in the line's field `files`; empty fields are left out:
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agent.attachments.file_names import format_size, safe_name
 from gateway.events import Attachment
 
 Fact = Mapping[str, Any]
@@ -31,6 +31,10 @@ PICTURE = "blob:"  # begins the address of a picture in a rendered message, unti
 _KINDS = ("image", "voice", "audio", "video", "document")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TICKS = re.compile(r"`{3,}")
+NAME_LENGTH = 80
+_UNSAFE = frozenset("[]<>{}()\"'`|*?:\\/%~$&;=!^\ufffe")
+_ENDING = 12  # characters of an ending that survive the cut
+_BY_KIND = {"image": "image", "voice": "voice", "audio": "audio", "video": "video"}
 
 
 def fact_of(attachment: Attachment) -> dict[str, Any]:
@@ -156,3 +160,42 @@ def attachment_of(fact: Fact) -> Attachment:
         blob=str(fact.get("blob", "")),
         caption=str(fact.get("caption", "")),
     )
+
+
+# -- names -------------------------------------------------------------------------------------------
+
+
+def safe_name(name: str, kind: str = "document") -> str:
+    """Return *name* made safe: its last part, at most 80 characters, no controls, brackets, quotes or leading dots.
+
+    A name with nothing left is replaced by its kind. Idempotent.
+    """
+    last = name.replace("\\", "/").rstrip("/ ").rpartition("/")[2]
+    plain = "".join(_plain(sign) for sign in unicodedata.normalize("NFC", last))
+    flat = " ".join(plain.split()).strip(". -")
+    if len(flat) > NAME_LENGTH:
+        stem, dot, ending = flat.rpartition(".")
+        kept = f".{ending}" if dot and 0 < len(ending) <= _ENDING else ""
+        flat = (stem if kept else flat)[: NAME_LENGTH - len(kept)].rstrip(". -") + kept
+    return flat or _BY_KIND.get(kind, "document")
+
+
+def _plain(character: str) -> str:
+    if character in _UNSAFE:
+        return ""
+    return " " if unicodedata.category(character)[0] in "CZ" else character
+
+
+def extension(name: str) -> str:
+    """Return the file name's extension in lower case, without the dot; "" without one."""
+    stem, dot, last = name.rpartition(".")
+    return last.lower() if dot and stem else ""
+
+
+def format_size(size: int) -> str:
+    """Return a size as people say it: ``812 bytes``, ``12 KB``, ``3.4 MB``."""
+    if size < 1_000:
+        return f"{size} bytes"
+    if size < 1_000_000:
+        return f"{size / 1_000:.0f} KB"
+    return f"{size / 1_000_000:.1f} MB"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.attachments.file_facts import ASIDE, facts_for_model, facts_in, pictures_in
+from agent.base.file_facts import ASIDE, facts_for_model, facts_in, pictures_in
 from gateway.ports.journal import Line
 from gateway.text import deleted_messages, json_lines
 
