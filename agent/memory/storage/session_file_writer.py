@@ -397,19 +397,20 @@ class SessionFileWriter:
             record = each.record
             by_transcript.setdefault(_TranscriptName(record.scope, record.key, record.transcript), []).append(each)
         done: list[int] = []
-        batch: list[_FileAppend] = []
+        batch: dict[tuple[str, str], _FileAppend] = {}  # by session
         for transcript, own in by_transcript.items():
+            session = transcript.session
             # A transcript that ends and the one that begins are in the same place, one after the other.
-            if any(each.transcript.session == transcript.session for each in batch):
-                done += await self._write_batch(batch, failed)
-                batch = []
-            if transcript.session in failed:
+            if session in batch:
+                done += await self._write_batch(batch.values(), failed)
+                batch = {}
+            if session in failed:
                 continue
             try:
-                batch.append(await self._prepare(transcript, own))
+                batch[session] = await self._prepare(transcript, own)
             except (OSError, ValueError) as error:
-                failed[transcript.session] = _reason(error)
-        return done + await self._write_batch(batch, failed)
+                failed[session] = _reason(error)
+        return done + await self._write_batch(batch.values(), failed)
 
     async def _prepare(self, transcript: _TranscriptName, records: Sequence[StoredRecord]) -> _FileAppend:
         """Return the bytes to append to the file of *transcript*, which is found or written again if need be."""
@@ -430,7 +431,7 @@ class SessionFileWriter:
             seqs=[each.seq for each in records],
         )
 
-    async def _write_batch(self, batch: Sequence[_FileAppend], failed: _Failures) -> list[int]:
+    async def _write_batch(self, batch: Collection[_FileAppend], failed: _Failures) -> list[int]:
         """Write *batch* in one visit of a thread; return the seqs of the records that are written."""
         if not batch:
             return []
