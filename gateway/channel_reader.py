@@ -23,7 +23,7 @@ _PATIENCE = 60.0  # seconds for one file
 
 
 class ChannelHistory:
-    """Implements `HistoryReader` over the channels that have a history."""
+    """Messages before a mention, of senders that the chat admits, over the channels that have a history."""
 
     def __init__(self, channels: Mapping[str, Channel], *, admits: Callable[[InboundMessage], bool]) -> None:
         """Read through *channels*; *admits* judges each message by its sender's facts, and notes nothing."""
@@ -31,7 +31,7 @@ class ChannelHistory:
         self._admits = admits
 
     async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
-        """Return the newest words that admitted people said before *message*, oldest first.
+        """Return what admitted people said before *message*, oldest first; () if there is no answer. Never raises.
 
         The start of its thread comes first, also the bot's own; an author that the chat does not admit is UNKNOWN.
         """
@@ -61,7 +61,7 @@ class ChannelHistory:
 
 
 class ChannelAttachmentFetcher:
-    """Implements `AttachmentFetcher` over the channels that carry files."""
+    """Fetches the bytes of attachments of admitted messages, over the channels that carry files."""
 
     def __init__(self, channels: Mapping[str, Channel], *, most_mb: int) -> None:
         """Fetch through *channels*, files of at most *most_mb* megabytes."""
@@ -70,7 +70,7 @@ class ChannelAttachmentFetcher:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
-        """Return the whole file; raise FileUnavailable in a person's words."""
+        """Return the whole file. Raises FileUnavailable with a short phrase for users ("larger than 20 MB")."""
         channel = self._channels.get(key.channel)
         if not isinstance(channel, SupportsFiles):
             raise FileUnavailable("files cannot be fetched here")

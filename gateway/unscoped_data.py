@@ -16,14 +16,14 @@ log = structlog.get_logger(__name__)
 
 
 class HomeUnscopedData:
-    """Implements `gateway.ports.memory.UnscopedData` over a home: its quarantine, and ``uploads/<block>/<token>``."""
+    """Data of a home outside scopes: its quarantine, and ``uploads/<block>/<token>``."""
 
     def __init__(self, uploads: Path, quarantine: Quarantine) -> None:
         self._uploads = uploads
         self._quarantine = quarantine
 
     async def forget(self, is_meant: Meant, *, tokens: Collection[str] = ()) -> int:
-        """Blank events and remove files that are meant."""
+        """Blank matching events and remove matching files, those named in *tokens* included; return their number."""
         blanked = await self._quarantine.blank(is_meant)
         return blanked + await asyncio.to_thread(self._remove, is_meant, frozenset(tokens))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -17,7 +17,10 @@ from agent.base.locks import KeyLocks
 from agent.base.task_group import task_group
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
-from gateway.ports.memory import AttachmentFetcher, BlobStore
+from gateway.ports.memory import BlobStore
+
+if TYPE_CHECKING:
+    from gateway.channel_reader import ChannelAttachmentFetcher
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +36,7 @@ class AttachmentLoader:
 
     def __init__(
         self,
-        files: AttachmentFetcher,
+        files: ChannelAttachmentFetcher,
         blobs: BlobStore,
         *,
         text_chars: int,

@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -33,7 +33,6 @@ from gateway.errors import (
     AbilityMissing,
     ContextOverflow,
     EmptyModelReply,
-    FailureCause,
     ModelAbility,
     ModelFailed,
     ModelRateLimited,
@@ -41,6 +40,9 @@ from gateway.errors import (
 )
 from gateway.ports.memory import ModelFact
 from gateway.ports.metrics import MetricsRecorder, TraceSpan
+
+if TYPE_CHECKING:
+    from gateway.alerts.alert_sources import ModelSource
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +86,7 @@ class ModelClient:
         jitter: Callable[[], float] = random.random,
         windows: ContextWindows | None = None,
         facts: LearnedModels | None = None,
-        observer: ModelObserver | None = None,
+        observer: ModelSource | None = None,
     ) -> None:
         if not models:
             raise ValueError("a client needs at least one model")
@@ -406,22 +408,6 @@ class _RecordingSink:
             self.arrivals.append(self._now())
         self.text = text
         self._sink(text)
-
-
-class ModelObserver(Protocol):
-    """Learns how calls end, retries and fallback models included."""
-
-    def note_answer(self, model: str) -> None:
-        """Note that *model* answered a call."""
-
-    def note_failure(self) -> None:
-        """Note that no model answered a call."""
-
-    def note_fault(self, model: str, cause: FailureCause, chat: str = "") -> None:
-        """Note that *model* fails until a person has repaired *cause*; another model may answer the same call.
-
-        *chat* is where the cause is shown, if its sender is an owner; "" if it is shown nowhere.
-        """
 
 
 class CallRecord(Protocol):

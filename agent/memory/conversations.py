@@ -24,7 +24,7 @@ from agent.base.file_facts import blobs_in, facts_in
 from agent.base.scopes import transcript_path
 from agent.base.transcript_lines import decode, decode_lines, format_time, parse_time
 from agent.memory.erasure.purge_jobs import scrub_job
-from agent.memory.erasure.scope_files import DIGEST, DerivedIndex
+from agent.memory.erasure.scope_files import DIGEST
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages import conversation
@@ -47,6 +47,7 @@ from gateway.ports.memory import ErasureFilter, FileKind, StoredTurn
 from gateway.text import sanitize
 
 if TYPE_CHECKING:
+    from agent.memory.search.scope_recall import ScopeRecall
     from gateway.store.erasure import SqlErasure
     from gateway.store.files import SqlFiles
     from gateway.store.jobs import SqlJobs
@@ -94,7 +95,7 @@ class StoredConversations:
     transcripts: SessionFileWriter
     jobs: SqlJobs
     store: SqlErasure
-    index: DerivedIndex
+    index: ScopeRecall
     reopen: Callable[[str], None]
     now: Callable[[], datetime]
     has_titles: bool = False

@@ -38,6 +38,7 @@ from gateway.ports.journal import InboxRow, Line, TurnLease, TurnStep
 
 if TYPE_CHECKING:
     from agent.memory.search.scope_recall import ScopeRecall
+    from agent.turns.recorded_turn import RecordedResults
     from gateway.store.jobs import SqlJobs
 
 
@@ -86,10 +87,6 @@ class MessageRenderer(Protocol):
 
     async def render_messages(self, turn: Turn, rows: Sequence[InboxRow]) -> list[Line]:
         """Return the transcript lines of *rows*."""
-
-
-class TurnRecording(StepStore, CallReview, MessageRenderer, Protocol):
-    """A stored turn, in place of all that a turn stores, runs and renders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +190,7 @@ class AgentLoop:
         self._reviewer = reviewer
         self._now = now
 
-    def with_recording(self, recording: TurnRecording) -> AgentLoop:
+    def with_recording(self, recording: RecordedResults) -> AgentLoop:
         """Return a loop with the same rules that stores nothing and runs no tool: *recording* has all results."""
         loop = copy(self)
         loop._store = recording  # noqa: SLF001 - a copy of this object

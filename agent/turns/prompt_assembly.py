@@ -28,10 +28,10 @@ from agent.turns.auto_recall import AutoRecall
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import TurnDraft
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, OutboundKind, QuoteKind
-from gateway.ports.channel import HistoryReader
 from gateway.ports.journal import InboxRow, Line
 
 if TYPE_CHECKING:
+    from gateway.channel_reader import ChannelHistory
     from gateway.store.outbox import SqlOutbox
 
 
@@ -59,7 +59,7 @@ class PromptAssembler:
         *,
         approvals: ToolApprovals,
         files: AttachmentLoader | None = None,
-        history: HistoryReader | None = None,
+        history: ChannelHistory | None = None,
         auto_recall: AutoRecall | None = None,
         outbox: SqlOutbox | None = None,
     ) -> None:

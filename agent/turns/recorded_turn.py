@@ -114,7 +114,7 @@ class RecordedLines:
 
 
 class RecordedResults:
-    """Implements `TurnRecording`: the results of a stored turn instead of tools, and nothing stored."""
+    """The results of a stored turn instead of tools, and nothing stored."""
 
     def __init__(self, lines: RecordedLines, reviewer: CallReviewer | None, report: ReplayReport | None) -> None:
         """Compare decisions about calls with those of *reviewer*, in *report*; None = another model is asked."""

@@ -40,7 +40,7 @@ from gateway.text.message_text import format_sources
 
 
 class TurnRunner:
-    """Implements `agent.turns.worker_pool.TurnHandler`."""
+    """Runs leased turns."""
 
     def __init__(self, services: TurnServices) -> None:
         self._services = services

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -35,7 +35,6 @@ from gateway.events import (
     MessagePart,
     OutboundKind,
     OutboundMessage,
-    Role,
     SessionKey,
     turn_id,
 )
@@ -45,7 +44,6 @@ from gateway.ports.journal import (
     Job,
     JobAdvance,
     MessageOutcome,
-    PreviewFactory,
     SessionRow,
     TurnCommit,
     TurnLease,
@@ -58,7 +56,9 @@ from gateway.text.redaction import SecretRedactor
 if TYPE_CHECKING:
     from agent.memory.search.scope_recall import ScopeRecall
     from gateway.access.usage_caps import UsageCapTracker
+    from gateway.admission import Admitted
     from gateway.chat_locales import ChatLocales
+    from gateway.delivery import OutboxDispatcher
     from gateway.store.account_links import SqlAccountLinks
     from gateway.store.journal import SqlJournal
 
@@ -114,24 +114,12 @@ async def _until_stored(write: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(_STORE_PAUSE.total_seconds())
 
 
-class SenderAdmission(Protocol):
-    """The outcome of admission for a sender who may write."""
-
-    @property
-    def role(self) -> Role:
-        """The role."""
-
-    @property
-    def is_named(self) -> bool:
-        """True for owners and senders who are admitted by their own id."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnServices:
     """The dependencies of turns; built once by the composition root."""
 
     journal: RetryingJournal
-    previews: PreviewFactory
+    previews: OutboxDispatcher
     conversations: ConversationCache
     assembler: PromptAssembler
     loop: AgentLoop
@@ -140,7 +128,7 @@ class TurnServices:
     memory_jobs: MemoryJobs
     search: ScopeRecall
     context_of: Callable[[InboundMessage], MessageContext]
-    current_admission: Callable[[InboxRow, MessageContext], Awaitable[SenderAdmission | None]]  # None: access ended
+    current_admission: Callable[[InboxRow, MessageContext], Awaitable[Admitted | None]]  # None: access ended
     find_owner: Callable[[str], Awaitable[tuple[SessionKey, str] | None]]  # of a channel: chat, user who may read it
     locales: ChatLocales
     profiles: ChatProfiles

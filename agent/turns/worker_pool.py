@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -28,6 +28,7 @@ from gateway.ports.journal import InboxRow, MessageOutcome, Suspect, TurnLease
 from gateway.ports.metrics import TURN_SPAN, MetricsRecorder, TraceSpan
 
 if TYPE_CHECKING:
+    from agent.turns.turn_runner import TurnRunner
     from gateway.store.journal import SqlJournal
 
 
@@ -45,32 +46,13 @@ _SENT_PAUSE = timedelta(seconds=0.05)  # between looks at whether an answer is d
 _NONE = timedelta(0)
 
 
-class TurnHandler(Protocol):
-    """Runs leased turns; implemented by `agent.turns.turn_runner.TurnRunner`."""
-
-    async def handle_turn(self, turn: Turn) -> MessageOutcome:
-        """Run the turn to its commit. Cancelled without `is_stop_wanted`, it commits nothing."""
-
-    async def handle_stop(self, turn: Turn) -> MessageOutcome:
-        """Commit the turn as stopped."""
-
-    async def dead_letter(self, turn: Turn) -> None:
-        """Commit the turn as dead-lettered and notify its sender."""
-
-    async def control(self, row: InboxRow) -> None:
-        """Run one control command to its commit."""
-
-    async def dead_letter_control(self, row: InboxRow) -> None:
-        """Commit a control command that cannot be run, and notify its sender."""
-
-
 class WorkerPool:
     """Claims turns from the journal and runs each to its end."""
 
     def __init__(
         self,
         journal: SqlJournal,
-        handler: TurnHandler,
+        handler: TurnRunner,
         *,
         turns: RunningTurns,
         slots: WorkerSlots,

@@ -108,7 +108,7 @@ class _ModelFault:
 class ModelSource:
     """Models that do not answer: at once where a person must repair the cause, else after ten minutes of failures.
 
-    An `agent.llm.model_client.ModelObserver`. Each model and cause is one alert, which ends when the model answers.
+    Clients of models note how their calls end. Each model and cause is one alert, which ends when the model answers.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:
@@ -130,7 +130,10 @@ class ModelSource:
         self._failing = (now if now - last > MODEL_FORGETS else first, now)
 
     def note_fault(self, model: str, cause: FailureCause, chat: str = "") -> None:
-        """Note that *model* fails until a person has repaired *cause*, which an owner reads in *chat*, if any."""
+        """Note that *model* fails until a person has repaired *cause*; another model may answer the same call.
+
+        *chat* is where the cause is shown, if its sender is an owner; "" if it is shown nowhere.
+        """
         known = self._faults.get(model)
         if known is None or known.cause is not cause:
             self._faults[model] = _ModelFault(cause, self._now(), (SessionKey.parse(chat),) if chat else ())

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -47,13 +47,6 @@ log = structlog.get_logger(__name__)
 _TIMEOUT = 15.0  # seconds for a look-up; after that it fails closed
 _BY_ROLES = frozenset({RejectionReason.STRANGER, RejectionReason.PLACE_PENDING})  # unless a role admits the sender
 _DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # may need the role of an admin
-
-
-class AdmissionRule(Protocol):
-    """Decides whether a message is admitted; derives its context unless it is passed."""
-
-    def __call__(self, message: InboundMessage, context: MessageContext | None = None, /) -> Decision:
-        """Return the decision."""
 
 
 def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, AdmissionPolicy]:
@@ -102,12 +95,12 @@ def accounts_of_user(links: SqlAccountLinks, user: PlatformAccount) -> Sequence[
     return [each.account.user for each in links.accounts_of_user(user)]
 
 
-def may_be_read(judge: AdmissionRule, message: InboundMessage) -> bool:
+def may_be_read(judge: AdmissionJudge, message: InboundMessage) -> bool:
     """Return True if *message*, which was not addressed to the bot, may be context: its sender is admitted."""
     return isinstance(judge(replace(message, is_addressed=True)), Admitted)
 
 
-def has_lost_access(judge: AdmissionRule, message: InboundMessage) -> bool:
+def has_lost_access(judge: AdmissionJudge, message: InboundMessage) -> bool:
     """Return True if the sender of *message*, a job that they set, is no longer admitted. Nothing is looked up.
 
     In a server, a role that only the platform knows may admit them: there, unknown senders have not lost access.
@@ -125,11 +118,11 @@ class RoleResolver:
     """
 
     def __init__(
-        self, judge: AdmissionRule, channels: Mapping[str, Channel], *, decide: AdmissionRule | None = None
+        self, judge: AdmissionJudge, channels: Mapping[str, Channel], *, notes_rejections: bool = False
     ) -> None:
-        """*judge* decides without logging; *decide* is the same decision with rejections logged."""
+        """With *notes_rejections*, `parlour why` explains each rejection."""
         self._judge = judge
-        self._decide = decide or judge
+        self._decide = judge.decide if notes_rejections else judge
         self._lookups = {name: each for name, each in channels.items() if isinstance(each, SupportsSenderLookup)}
 
     async def current_admission(self, row: InboxRow, context: MessageContext | None = None) -> Admitted | None:

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 
 from agent.memory.jobs.job_runner import send_job_report
 from gateway.admission import Admitted
-from gateway.app.access import AdmissionRule
+from gateway.app.access import AdmissionJudge
 from gateway.app.console import GatewayPersonPanels, is_console_owner
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.errors import ParlourError, StoreUnavailable
@@ -170,7 +170,7 @@ class QuarantineRetrier:
     store: SqlStore
     channels: Mapping[str, Channel]
     _: KW_ONLY
-    judge: AdmissionRule
+    judge: AdmissionJudge
     language: Callable[[SessionKey], str]
     now: Callable[[], datetime]
 

@@ -12,9 +12,10 @@ from agent.llm.chat_model import ChatModel, ModelConfig
 from agent.llm.context_windows import ContextWindows, take_over_windows
 from agent.llm.litellm_model import close_litellm
 from agent.llm.model_abilities import LearnedModels
-from agent.llm.model_client import ModelClient, ModelObserver, UsageRecorder
+from agent.llm.model_client import ModelClient, UsageRecorder
 from agent.llm.model_registry import open_model
 from agent.llm.model_table import is_priced
+from gateway.alerts.alert_sources import ModelSource
 from gateway.app.context import ExtraPlugins
 from gateway.app.model_trial import take_over_trials
 from gateway.ports.metrics import MetricsRecorder
@@ -55,7 +56,7 @@ class ModelFactory:
     _: KW_ONLY
     now: Callable[[], datetime]
     facts: LearnedModels = field(default_factory=LearnedModels)  # from answers of the models
-    observer: ModelObserver | None = None
+    observer: ModelSource | None = None
     _windows: ContextWindows = field(init=False)
 
     def __post_init__(self) -> None:

@@ -191,9 +191,7 @@ def build_turn_services(app: Runtime) -> TurnServices:
         memory_jobs=memory.jobs,
         search=app.recall,
         context_of=app.context_of,
-        current_admission=RoleResolver(
-            app.access.judge, app.channels, decide=app.access.judge.decide
-        ).current_admission,
+        current_admission=RoleResolver(app.access.judge, app.channels, notes_rejections=True).current_admission,
         find_owner=find_owner,
         locales=app.locales,
         profiles=app.profiles,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import SystemRandom
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -22,6 +22,7 @@ from gateway.text import weight
 from gateway.text.redaction import SecretRedactor
 
 if TYPE_CHECKING:
+    from gateway.delivery.turn_preview import TurnPreview
     from gateway.store.outbox import SqlOutbox
 
 
@@ -51,13 +52,6 @@ def is_cheap(text: str) -> bool:
 
 class AttachmentLost(SendRefused):
     """The bytes of a part that is a file are not there any more."""
-
-
-class ClosablePreview(Protocol):
-    """A preview, as far as delivery needs it."""
-
-    async def wait_closed(self) -> None:
-        """Stop, and return when its last call has ended."""
 
 
 class ChatBackoff:
@@ -106,7 +100,7 @@ class DeliveryContext:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a delivery worker ended or paused
     pauses: ChatBackoff = field(default_factory=ChatBackoff)
-    previews: dict[str, ClosablePreview] = field(default_factory=dict)  # the open ones, by turn
+    previews: dict[str, TurnPreview] = field(default_factory=dict)  # the open ones, by turn
     previewed: dict[str, str] = field(default_factory=dict)  # what the preview of a turn showed, as Markdown
     working: set[SessionKey] = field(default_factory=set)  # chats with something undelivered
     slots: dict[str, asyncio.Semaphore] = field(default_factory=dict)

@@ -26,7 +26,7 @@ _LAST_MOMENT = timedelta(seconds=1)  # for sends under way when the grace is ove
 
 
 class OutboxDispatcher:
-    """Delivers what is committed: strictly in order in a chat, chats beside each other. Implements `PreviewFactory`.
+    """Delivers what is committed: strictly in order in a chat, chats beside each other.
 
     One chat's trouble (Retry-After, a refusal, a bug in its channel) never delays another chat. Previews
     can be opened while `run` runs; before and after it they show nothing.

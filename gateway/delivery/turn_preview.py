@@ -11,7 +11,7 @@ from datetime import datetime
 import structlog
 
 from gateway.delivery.chat_delivery import placeholder
-from gateway.delivery.delivery_context import ClosablePreview, DeliveryContext
+from gateway.delivery.delivery_context import DeliveryContext
 from gateway.delivery.part_planner import GrowingText
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage
@@ -47,7 +47,7 @@ class TurnPreview:
         self._opened = self._loop.time()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._before: ClosablePreview | None = None
+        self._before: TurnPreview | None = None
         self._is_closed = False
         self._shows_text = channel.capabilities.preview_every is not None and channel.capabilities.edits
         every = channel.capabilities.preview_every

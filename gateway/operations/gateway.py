@@ -24,7 +24,7 @@ from gateway.text.text_units import strip_control_characters
 
 if TYPE_CHECKING:
     from gateway.access.refusal_log import ChannelRefusals
-    from gateway.app.access import AdmissionRule
+    from gateway.app.access import AdmissionJudge
     from gateway.app.runtime import Runtime
     from gateway.store.jobs import SqlJobs
 
@@ -380,7 +380,7 @@ def _refusal_counts(refusals: ChannelRefusals) -> Line:
     }
 
 
-async def count_orphaned_reminders(jobs: SqlJobs, judge: AdmissionRule, now: datetime) -> Sequence[Mapping[str, Any]]:
+async def count_orphaned_reminders(jobs: SqlJobs, judge: AdmissionJudge, now: datetime) -> Sequence[Mapping[str, Any]]:
     """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
     from agent.reminders.reminder import REMIND, reminders_in
     from gateway.app.access import has_lost_access

@@ -478,20 +478,6 @@ class SupportsLogin(Protocol):
         """End every login of *who* at once; return the number of browsers."""
 
 
-class HistoryReader(Protocol):
-    """Access to the messages before a mention, restricted to senders that the chat admits."""
-
-    async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
-        """Return the messages, oldest first; () if the platform did not answer in time. Never raises.
-
-        The start of the thread of *message* comes first, also the bot's own; an author that the chat does not admit
-        is UNKNOWN.
-        """
-
-    def admits(self, message: InboundMessage, sender: str) -> bool:
-        """Return True if the person *sender* is admitted in the chat of *message*."""
-
-
 class ConnectionClaims(Protocol):
     """Which worker has which connection. Names are `<channel>:<connection>` (`SupportsOneConnection`)."""
 

@@ -308,16 +308,3 @@ class NullPreview:
 
     async def close(self) -> None:
         """Do nothing."""
-
-
-class PreviewFactory(Protocol):
-    """Creates previews of turns. Implemented by delivery, which owns the rate limits."""
-
-    def open(self, lease: TurnLease, language: str) -> Preview:
-        """Start typing in the chat; *language* is that of our own sentences. Stores nothing before the first words."""
-
-    def plan_at_once(self, message: OutboundMessage) -> tuple[MessagePart, ...]:
-        """Return the parts of *message* if it can be sent as soon as its turn is stored; none if it has to wait."""
-
-    def is_watched(self, key: SessionKey) -> bool:
-        """Return True if a user would see a stream in this chat now (streaming costs CPU)."""

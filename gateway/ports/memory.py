@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from gateway.errors import ParlourError
-from gateway.events import Attachment, SessionKey
+from gateway.events import SessionKey
 
 MIRROR = "mirror.id"  # file of a home that names its mirror, which the store knows
 UNINDEX = "unindex"  # kind of the job that is queued when a commit deletes messages; `files` are digests of theirs
@@ -388,16 +388,6 @@ class BlobStore(Protocol):
         """Yield the bytes. Raise FileUnavailable when they are lost, or before the last of them if they are damaged."""
 
 
-class AttachmentFetcher(Protocol):
-    """Fetches the bytes of attachments of admitted messages."""
-
-    async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
-        """Return the whole file, within the size limit of the settings.
-
-        Raises FileUnavailable with a short phrase for users ("larger than 20 MB").
-        """
-
-
 CACHE = "memory-cache.db"  # begins the names of the files that said how a home's copy compared with the database
 
 
@@ -439,13 +429,6 @@ class ErasureFilter:
 
 
 Meant: TypeAlias = Callable[[str, bytes], bool]  # (channel, stored bytes)
-
-
-class UnscopedData(Protocol):
-    """Data that channels keep outside scopes: quarantined events and uploaded files."""
-
-    async def forget(self, is_meant: Meant, *, tokens: Collection[str] = ()) -> int:
-        """Blank matching events and remove matching files, those named in *tokens* included; return their number."""
 
 
 FACTS_EXPIRE = timedelta(days=30)  # what was learned is tried again then: providers change

@@ -57,7 +57,7 @@ class QuarantineFolder:
         self.path = path
 
     def settle(self) -> LastWork:
-        """AdmissionRule what a killed process was working on, and return it; remove what is left over."""
+        """Judge what a killed process was working on, and return it; remove what is left over."""
         if not self.path.is_dir():
             return LastWork()
         self.path.chmod(0o700)

@@ -23,11 +23,12 @@ from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
 from gateway.store.shared_windows import WorkerWindows
 from gateway.store.workers import WorkerIdentity
-from gateway.store.writer import Operation, StoreReader, StoreWriter
+from gateway.store.writer import Operation, StoreWriter
 
 if TYPE_CHECKING:
     from gateway.store.erased_words import ErasedWords
     from gateway.store.objects import ObjectStore
+    from gateway.store.sqlite.thread import SqliteReader
 
 Clock: TypeAlias = Callable[[], datetime]
 K = TypeVar("K", bound=Hashable)
@@ -102,7 +103,7 @@ class StoreEngine:
     limits: StoreLimits
     clock: Clock
     worker: WorkerIdentity
-    reader: StoreReader | None = None  # beside the writer; None = what is read waits for its transactions
+    reader: SqliteReader | None = None  # beside the writer; None = what is read waits for its transactions
     cap_writer: StoreWriter | None = None  # whose transactions are exclusive over all workers, where they share
     claims: ChatClaims = field(default_factory=ChatClaims)
     lanes: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)

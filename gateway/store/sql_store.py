@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
@@ -64,7 +64,10 @@ from gateway.store.tables import VERSION
 from gateway.store.transcripts import SqlTranscripts
 from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.workers import WorkerIdentity
-from gateway.store.writer import StoreReader, StoreWriter
+from gateway.store.writer import StoreWriter
+
+if TYPE_CHECKING:
+    from gateway.store.sqlite.thread import SqliteReader
 
 log = structlog.get_logger(__name__)
 
@@ -496,7 +499,7 @@ async def assemble(
     caches: SharedCaches | None = None,
     cap_writer: StoreWriter | None = None,
     frame_arrival: asyncio.Event | None = None,
-    reader: StoreReader | None = None,
+    reader: SqliteReader | None = None,
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left.
 

@@ -157,18 +157,6 @@ class StoreWriter(Protocol):
         ...
 
 
-class StoreReader(Protocol):
-    """Reads what is committed, beside the writer's transactions."""
-
-    async def read(self, operation: Operation[T]) -> T:
-        """Return the result of *operation*, whose statements see one moment. Raises StoreUnavailable."""
-        ...
-
-    async def close(self) -> None:
-        """End the reading, after the operations that were asked for; a second call does nothing."""
-        ...
-
-
 @dataclass(slots=True)
 class _QueuedOperation:
     operation: Callable[[Any], Any]

@@ -39,6 +39,7 @@ from gateway.i18n import translate
 from gateway.ports.channel import ChannelPlugin, ChatActivity, IntakeResult, IntakeVerdict, SupportsSenderLookup
 from gateway.ports.journal import InboxRow
 from gateway.text.text_units import strip_control_characters
+from tests.fakes.access_scene import FixedJudge
 from tests.fakes.channel_harness import ChannelHarness, ChatView, PlatformUser, RunningChannel
 from tests.fakes.conditions import eventually
 from tests.fakes.discord_harness import DiscordHarness
@@ -590,7 +591,7 @@ async def test_an_admin_look_up_that_fails_grants_nothing(
     as_admin = replace(heard, kind=InboundKind.COMMAND, sender=replace(heard.sender, is_admin=True))
     row = InboxRow(seq=1, message=platform.unknown(as_admin), accepted_at=heard.sent_at, role=Role.ADMIN)
     policy = policy_of(channel.name, [heard.sender.id], [], "open")
-    gate = RoleResolver(lambda message, _=None: admit(message, policy), {channel.name: channel})
+    gate = RoleResolver(FixedJudge(lambda each: admit(each, policy)), {channel.name: channel})
     admitted = await gate.current_admission(row)
     assert admitted is not None
     assert admitted.role is Role.MEMBER

@@ -349,7 +349,7 @@ async def _turn(parlour: InProcessGateway, gate: GatedTool, n: int) -> None:
         case 29 | 36:
             await parlour.channel.ask(OTHER, f"second session: remember this, turn {n}", name=name)
         case 39:
-            parlour.app.pool._handler._services.conversations.forget(_key(parlour))  # type: ignore[attr-defined]  # a cold cache
+            parlour.app.pool._handler._services.conversations.forget(_key(parlour))  # a cold cache
             await parlour.channel.ask(CHAT, f"plain text of turn {n}", name=name)
         case _:
             await parlour.channel.ask(CHAT, f"plain text of turn {n}", name=name, number=f"turn-{n}")

@@ -11,9 +11,10 @@ from gateway.access.chat_approvals import ChatApprovals
 from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import OwnerAddress, PairingService
 from gateway.access.unknown_senders import UnknownSenderHandler
-from gateway.admission import AdmissionPolicy, Rejected, RejectionReason, policy_of
+from gateway.admission import AdmissionPolicy, Decision, Rejected, RejectionReason, policy_of
+from gateway.app.access import AdmissionJudge
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, Sender, SessionKey
-from gateway.ports.access import DecisionActor
+from gateway.ports.access import DecisionActor, MessageContext
 from gateway.ports.channel import MembershipChange
 from gateway.store.sql_store import SqlStore
 from tests.fakes.meter import FakeMeter
@@ -25,6 +26,17 @@ POLICIES: Mapping[str, AdmissionPolicy] = {
     "quiet": policy_of("quiet", [], [], "off"),
 }
 DECIDED = {"chat:C-off": "off", "chat:C-on": "mention"}  # the group policy of places that have one of their own
+
+
+class FixedJudge(AdmissionJudge):
+    """Decides by a function of the message alone."""
+
+    def __init__(self, decide: Callable[[InboundMessage], Decision]) -> None:
+        self._decide = decide
+
+    def __call__(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
+        """Return what the function says."""
+        return self._decide(message)
 
 
 class AccessScene:

@@ -13,9 +13,9 @@ from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Decision, R
 from gateway.app.access import RoleResolver, has_lost_access
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports.access import MessageContext
 from gateway.ports.channel import Channel
 from gateway.ports.journal import SET_BY_PERSON, InboxRow
+from tests.fakes.access_scene import FixedJudge
 from tests.fakes.clock import EPOCH, VirtualClock
 
 POLICY = AdmissionPolicy(channel="pocket", entries=frozenset(map(AllowEntry.parse, ("role:7", "42", "chat:open"))))
@@ -52,15 +52,12 @@ class RoleDirectory:
 CANNOT = pytest.mark.parametrize("roles", [None, ("busy",), ("bug",)], ids=["silent", "busy", "broken"])
 
 
-def judge(message: InboundMessage, _: MessageContext | None = None) -> Admitted | Rejected:
-    """AdmissionRule by the policy alone."""
-    return admit(message, POLICY)
-
-
 async def authorize_row(channel: Any, message: InboundMessage = MESSAGE, *, role: Role = Role.MEMBER) -> Role | None:
-    """AdmissionRule a row that was let in when it came."""
+    """Admit a row that was let in when it came."""
     row = InboxRow(seq=1, message=message, accepted_at=EPOCH, role=role)
-    admitted = await RoleResolver(judge, {"pocket": cast("Channel", channel)}).current_admission(row)
+    admitted = await RoleResolver(
+        FixedJudge(lambda each: admit(each, POLICY)), {"pocket": cast("Channel", channel)}
+    ).current_admission(row)
     return admitted.role if admitted is not None else None
 
 
@@ -136,7 +133,7 @@ LOST: dict[str, tuple[Decision, bool, bool]] = {  # the decision: lost without a
 def test_access_is_lost_where_no_role_can_admit(decision: Decision, *, alone: bool, in_server: bool) -> None:
     """In a server, a role that is not looked up may admit people whom no entry names; it lifts no block."""
     for guild, is_lost in (("", alone), ("5", in_server)):
-        assert has_lost_access(lambda _message, _context=None: decision, replace(MESSAGE, guild=guild)) is is_lost
+        assert has_lost_access(FixedJudge(lambda _: decision), replace(MESSAGE, guild=guild)) is is_lost
 
 
 async def test_nobody_is_asked_without_need() -> None:

@@ -7,19 +7,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
-from agent.memory.erasure.scope_files import DerivedIndex
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.journal import Job, JobAdvance
+
+if TYPE_CHECKING:
+    from agent.memory.search.scope_recall import ScopeRecall
 
 DOWNLOADS = "downloads"  # a folder of the home with files that the console chat saved
 
@@ -32,7 +35,7 @@ class EraseService:
     purge_jobs: PurgeJobs
     scope_eraser: ScopeEraser
     retention: RetentionJob
-    index: DerivedIndex
+    index: ScopeRecall
     staging: StagedChangeStore
     settle: Callable[[str], Awaitable[None]]  # stores the facts that earlier turns of a scope remember
     saving_platforms: AbstractSet[str] = frozenset()  # those that save files in the home's downloads folder

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agent.base.disk import Disk, is_half_made
 from agent.base.file_facts import blobs_in, facts_in
@@ -22,15 +22,17 @@ from agent.memory.history.folder_store import LOCK
 from agent.memory.history.history_files import blank_raw, is_history_file
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.ports.journal import Line
-from gateway.ports.memory import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind, UnscopedData
+from gateway.ports.memory import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind
 
 if TYPE_CHECKING:
     from agent.memory.editing.staged_change_store import StagedChangeStore
+    from agent.memory.search.scope_recall import ScopeRecall
     from gateway.store.erasure import SqlErasure
     from gateway.store.files import SqlFiles
     from gateway.store.history import SqlHistory
     from gateway.store.jobs import SqlJobs
     from gateway.store.records import SqlTurnRecords
+    from gateway.unscoped_data import HomeUnscopedData
 
 OWN_FILES, SESSIONS = "files", "sessions"
 _AREAS = (SESSIONS, "memory", BYTES)
@@ -41,22 +43,6 @@ DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _NO_TEXT = {LOCK, LAPSED, ".imported", ".move"}
 _EXCLUDED = frozenset({"MEMORY.md", "USER.md", "SOUL.md", *_NO_TEXT, *INDEX})
 _MIRRORED = (("memory", ".git"), ("memory", ".mirror"))  # written from the rows
-
-
-class DerivedIndex(Protocol):
-    """The search indexes of all scopes: derived data that can be deleted at any time and built again."""
-
-    async def purge_stale(self, scope: str) -> None:
-        """Remove from the index of *scope* what its sources no longer have, free database pages included."""
-        ...
-
-    async def close_index(self, scope: str) -> None:
-        """Close the index files of *scope*, which are about to be moved or removed."""
-        ...
-
-    def note(self, scope: str) -> None:
-        """Schedule an update of the index of *scope*, which has been written to."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +61,8 @@ class ErasureStorage:
     records: SqlTurnRecords
     jobs: SqlJobs
     store: SqlErasure
-    unscoped_data: UnscopedData
-    index: DerivedIndex
+    unscoped_data: HomeUnscopedData
+    index: ScopeRecall
     staging: StagedChangeStore
     writing: asyncio.Lock
     settle_documents: Callable[[str], Awaitable[None]]

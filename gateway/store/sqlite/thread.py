@@ -53,7 +53,7 @@ class SqliteThread(aiosqlite.Connection):
 
 
 class SqliteReader:
-    """A `StoreReader` over a read-only connection, which the first read opens."""
+    """Reads what is committed, beside the writer's transactions, over a connection that the first read opens."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class SqliteReader:
         self._is_closed = False
 
     async def read(self, operation: Operation[T]) -> T:
-        """Return the result of *operation* (see StoreReader)."""
+        """Return the result of *operation*, whose statements see one moment. Raises StoreUnavailable."""
         if self._is_closed:
             raise StoreUnavailable("the journal is closed")
         try:
@@ -87,7 +87,7 @@ class SqliteReader:
             self._executor.submit(run).result()
 
     async def close(self) -> None:
-        """Close the connection and end the thread (see StoreReader)."""
+        """End the reading, after the operations that were asked for; a second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
             await asyncio.get_running_loop().run_in_executor(self._executor, self._disconnect)

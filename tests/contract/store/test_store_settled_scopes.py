@@ -19,6 +19,7 @@ from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import digest_of
+from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.stored_sessions import StoredSessions
 from gateway.errors import LeaseLost
@@ -143,8 +144,11 @@ async def test_a_record_that_another_gateway_makes_is_in_the_open_conversation(t
         assert conversation.next_index == lease.session.next_index
 
 
-class NoIndex:
+class NoIndex(ScopeRecall):
     """A home without a search index."""
+
+    def __init__(self) -> None:
+        """Open nothing."""
 
     async def purge_stale(self, scope: str) -> None:
         """Do nothing: nothing was indexed."""

@@ -105,7 +105,7 @@ async def test_the_next_mention_reads_only_what_is_new() -> None:
         one, two = (request["messages"] for request in here.server.requests)
         assert two[: len(one)] == one
         await here.parlour.idle()
-        here.parlour.app.pool._handler._services.conversations.forget(KEY)  # type: ignore[attr-defined]  # a cold cache
+        here.parlour.app.pool._handler._services.conversations.forget(KEY)  # a cold cache
         await here.ask("three", number="3", sent_at=now + timedelta(seconds=1))
         three = here.server.requests[-1]["messages"]
         assert three[: len(two)] == two

@@ -44,7 +44,7 @@ async def test_a_picture_is_shown_and_rides_until_the_next_snapshot() -> None:
         assert b"Secret Street" not in shown
         await at.channel.ask("c", "and now?")
         await at.parlour.idle()
-        at.parlour.app.pool._handler._services.conversations.forget(KEY)  # type: ignore[attr-defined]  # a cold cache
+        at.parlour.app.pool._handler._services.conversations.forget(KEY)  # a cold cache
         await at.channel.ask("c", "and again?")
         first, second, third = (request["messages"] for request in at.server.requests)
         assert second[: len(first)] == first

@@ -11,6 +11,7 @@ from gateway.app.access import may_be_read
 from gateway.channel_reader import ChannelHistory
 from gateway.events import InboundMessage
 from gateway.ports.channel import SupportsHistory
+from tests.fakes.access_scene import FixedJudge
 from tests.fakes.slack import RunningSlack, running, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackFault, SlackServer, slack_server
 from tests.fakes.web_services import FakePageServices
@@ -98,7 +99,7 @@ async def test_only_admitted_people_are_quoted() -> None:
         call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
 
         def admits(message: InboundMessage) -> bool:
-            return may_be_read(lambda each, _=None: admit(each, policy), message)
+            return may_be_read(FixedJudge(lambda each: admit(each, policy)), message)
 
         said = await ChannelHistory({"slack": up.channel}, admits=admits).messages_before(call, since=None)
         assert [each.text for each in said] == ["from a member"]

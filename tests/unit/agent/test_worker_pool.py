@@ -13,6 +13,7 @@ import pytest
 
 from agent.base.locks import WorkerSlots
 from agent.turns.turn import RunningTurns, Turn
+from agent.turns.turn_runner import TurnRunner
 from agent.turns.worker_pool import WorkerPool
 from gateway.errors import ParlourError, ScopeMoved, StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
@@ -24,7 +25,7 @@ from tests.fakes.meter import FakeMeter
 from tests.fakes.store import InlineWriter, kill, open_inline_store
 
 
-class TimedWorker:
+class TimedWorker(TurnRunner):
     """Does the pool's work by taking *seconds* of virtual time for each turn, and keeps a diary."""
 
     def __init__(self, store: SqlStore, clock: VirtualClock, *, seconds: float = 1.0) -> None:

@@ -12,6 +12,7 @@ from agent.attachments.attachment_loader import MOST_FILES, MOST_PICTURES, Attac
 from agent.attachments.transcription import UsageAttribution
 from agent.base.file_facts import fact_of, facts_for_display
 from agent.base.transcript_lines import decode, encode, message, to_messages
+from gateway.channel_reader import ChannelAttachmentFetcher
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, PlatformAccount, SessionKey
 from tests.fakes import sample_files
@@ -25,7 +26,7 @@ MAGIC += [b"RIFF0000WEBP", b"\xff\xfe", b"\xef\xbb\xbf", b"BM"]
 KINDS = ["image", "voice", "audio", "video", "document", "end", "snapshot"]
 
 
-class BytesPlatform:
+class BytesPlatform(ChannelAttachmentFetcher):
     """A platform that gives what it is told to, and notes how much is held at once."""
 
     def __init__(self, data: bytes | Exception) -> None:
@@ -111,14 +112,14 @@ async def test_a_chats_slow_files_delay_nobody_else() -> None:
     slow = asyncio.Event()
     waiting: list[str] = []
 
-    class SlowPlatform:
+    class SlowPlatform(ChannelAttachmentFetcher):
         async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
             if key == KEY:
                 waiting.append(attachment.name)
                 await slow.wait()
             return b"hello"
 
-    files = AttachmentLoader(SlowPlatform(), FakeBlobs(), text_chars=200, sees=sees)
+    files = AttachmentLoader(SlowPlatform({}, most_mb=1), FakeBlobs(), text_chars=200, sees=sees)
     notes = [Attachment(kind="document", name=f"{n}.txt", size=5) for n in range(10)]
     flood = asyncio.create_task(files.load("s", KEY, notes, PURSE))
     (fact,) = await files.load("s", other, notes[:1], PURSE)

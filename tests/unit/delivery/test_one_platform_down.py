@@ -15,6 +15,7 @@ import pytest
 
 from agent.base.locks import WorkerSlots
 from agent.turns.turn import RunningTurns, Turn
+from agent.turns.turn_runner import TurnRunner
 from agent.turns.worker_pool import WorkerPool
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
@@ -66,7 +67,7 @@ class OfflineChannel(FakeChannel):
         await super().show(activity)
 
 
-class StreamingWorker:
+class StreamingWorker(TurnRunner):
     """The pool's work: two seconds of streaming, then the commit, as a turn does it."""
 
     def __init__(self, store: SqlStore, deliverer: OutboxDispatcher) -> None:

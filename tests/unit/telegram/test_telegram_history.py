@@ -25,7 +25,7 @@ class AdmittingServices(FakePageServices):
     """A gateway that judges as admission does: strangers out, and what is not addressed to us."""
 
     async def receive(self, message: InboundMessage) -> IntakeResult:
-        """AdmissionRule, then take."""
+        """Judge, then take."""
         if message.sender.id == "666":
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
         if not message.is_addressed:
