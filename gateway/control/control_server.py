@@ -76,7 +76,7 @@ class ControlServer:
             limiter.close_all()
             for operation in tuple(self._running):
                 await operation.cancel()
-            server.should_exit = True
+            server.stop()
             await serving
             self._remove()
 

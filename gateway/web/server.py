@@ -28,6 +28,7 @@ GRACE_SECONDS = 3  # for requests under way; windows come back by themselves
 LONGEST_MESSAGE = 2_000_000
 _BACKLOG = 512  # connections that the kernel holds for us
 _ACCEPTED_AT_ONCE = 16  # before the loop looks at anything else
+_LOOK_AGAIN = 0.005  # seconds until a stop looks again whether its connections are closed
 
 
 def open_websocket(**facts: Any) -> asyncio.Protocol:
@@ -41,12 +42,22 @@ def open_websocket(**facts: Any) -> asyncio.Protocol:
 
 
 class EmbeddedServer(uvicorn.Server):
-    """Uvicorn that calls *on_started*, and leaves signals to the gateway."""
+    """Uvicorn that calls *on_started*, leaves signals to the gateway, and ends at `stop` without a pause.
+
+    uvicorn itself looks ten times a second whether it should end, and waits a tenth of a second for its connections
+    even where it has none.
+    """
 
     def __init__(self, config: uvicorn.Config, limiter: ConnectionLimiter, on_started: Callable[[], None]) -> None:
         super().__init__(config)
         self.server_state = LimitedServerState(limiter)
         self._on_started = on_started
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Have `serve` finish open requests, within the grace of the configuration, and return."""
+        self.should_exit = True
+        self._stopped.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does, with a backlog of our own."""
@@ -55,6 +66,29 @@ class EmbeddedServer(uvicorn.Server):
             # asyncio has one number for both: what it accepts at once, and what the kernel holds.
             listener.listen(_BACKLOG)
         self._on_started()
+
+    async def main_loop(self) -> None:
+        """Renew the date of the headers once a second until `stop`."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._stopped.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take no more connections, and cancel the requests that do not end within the grace."""
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn's sets announce nothing
+                    await asyncio.sleep(_LOOK_AGAIN)
+        if state.tasks:
+            log.warning("web.requests_cancelled", requests=len(state.tasks))
+        for task in state.tasks:
+            task.cancel()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -156,7 +190,7 @@ class WebServer:
         try:
             await asyncio.shield(serving)
         finally:
-            server.should_exit = True
+            server.stop()
             await serving
             self._socket = None
             self._started.clear()

@@ -13,7 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import UserError
-from gateway.web.server import WebServer
+from gateway.web.server import GRACE_SECONDS, WebServer
+from tests.fakes.clock import VirtualClock
 
 
 async def hello(_: Request) -> Response:
@@ -57,6 +58,33 @@ async def test_a_request_under_way_is_finished_at_the_end() -> None:
         serving.cancel()
         answer_now.set()
         assert await asking == "late"
+
+
+async def test_an_end_is_not_waited_for_longer_than_it_takes(clock: VirtualClock) -> None:
+    """A connection that asks nothing delays no stop; a request that does not end is cancelled after the grace."""
+    is_cancelled = asyncio.Event()
+
+    async def hang(_: Request) -> Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_cancelled.set()
+        return PlainTextResponse("never")
+
+    server = WebServer("127.0.0.1", 0, [Route("/", hello), Route("/hang", hang)])
+    async with aiohttp.ClientSession() as session:
+        for path, seconds in (("", 0), ("hang", GRACE_SECONDS)):
+            serving = asyncio.create_task(server.serve())
+            await server.wait_started()
+            async with session.get(server.url) as answer:
+                await answer.text()
+            asking = asyncio.create_task(session.get(server.url + path))
+            await asyncio.sleep(10)
+            before = clock.seconds
+            serving.cancel()
+            await asyncio.gather(serving, asking, return_exceptions=True)
+            assert clock.seconds - before == pytest.approx(seconds, abs=0.05)
+    assert is_cancelled.is_set()
 
 
 async def test_a_taken_port_is_one_clear_line() -> None:
