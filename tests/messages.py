@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 from string import Formatter
 
-from agent.chat_profiles import ModelChoiceOrigin
 from agent.tools.call_record import CallOutcome
 from agent.tools.rights import RefusalRule
+from agent.turns.chat_profiles import ModelChoiceOrigin
 from channels.web.files import UploadRefusalReason
 from channels.web.logins import LoginOutcome
 from gateway.alerts.alert_state import REASONS, TURN_FAILURES

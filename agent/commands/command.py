@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from agent.command_services import CommandServices
+from agent.commands.command_services import CommandServices
 from agent.turns.turn import Turn
 from gateway.events import InboundMessage, MessageButton, OutboundMessage, PlatformAccount, Role, SessionKey
 from gateway.i18n import translate

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from agent.chat_profiles import EffectiveSetting
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.reminders import zone_question
+from agent.turns.chat_profiles import EffectiveSetting
 from gateway.events import Role
 from gateway.i18n import time_zones, translate
 from gateway.i18n.languages import list_languages, own_name, parse_language

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agent.chat_profiles import ActiveModel, ModelChoiceOrigin
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
-from agent.llm.offline_model import is_offline
+from agent.tools.offline_model import is_offline
+from agent.turns.chat_profiles import ActiveModel, ModelChoiceOrigin
 from gateway.events import MessageButton, Role
 from gateway.i18n import translate
 

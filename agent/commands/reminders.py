@@ -198,4 +198,4 @@ def _quiet_reply(context: CommandContext, hours: QuietHours) -> CommandReply:
 
 
 def _access(context: CommandContext) -> ReminderAccess:
-    return ReminderAccess(context.services.jobs, context.turn, lambda: context.now)
+    return context.turn.bind_reminders(context.services.jobs, lambda: context.now)

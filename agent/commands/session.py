@@ -7,8 +7,8 @@ from dataclasses import replace
 from agent.base.transcript_lines import FORGOTTEN
 from agent.commands.command import CommandContext, CommandReply, command
 from agent.commands.model import has_model
-from agent.llm.offline_model import hint
-from agent.memory.messages import DISABLED_MEMORY_WINDOW
+from agent.memory.storage.messages import DISABLED_MEMORY_WINDOW
+from agent.tools.offline_model import hint
 from agent.turns.turn import RETRY_PREFIX, retried_turn
 from gateway.events import UNKNOWN, InboundKind, Role
 from gateway.i18n import command_prefix

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 from agent.commands.command import CommandContext, CommandReply, command
 from agent.commands.model import has_model
-from agent.llm.offline_model import hint
 from agent.memory.jobs.job_runner import JobKindStatus
 from agent.memory.jobs.token_budget import MEMORY_PURPOSES, BudgetStatus
+from agent.tools.offline_model import hint
 from gateway.events import InboundKind, Role
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day

@@ -29,7 +29,7 @@ from agent.memory.documents.scope_documents import IMPORTED
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 from agent.memory.editing.text_operations import AddLines, apply
-from agent.memory.messages import entry_id
+from agent.memory.storage.messages import entry_id
 from gateway.ports.memory import HISTORY_JSONL, DocumentStore, HistoryEntry, NoteChange
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ class ChatRequest:
     weight: int = 0  # what messages and tools are reckoned at (agent/base/token_estimate.py); 0 = nobody reckoned
     max_tokens: int | None = None
     effort: str = ""  # how long the model thinks: none, low, medium or high; "" = as the provider has it
-    language: str = "en"  # of the chat, for a model whose words are ours (agent/llm/offline_model.py)
+    language: str = "en"  # of the chat, for a model whose words are ours (agent/tools/offline_model.py)
     without: frozenset[ModelAbility] = frozenset()  # what the model lacks and is not sent; ModelClient sets it
 
 

@@ -23,6 +23,7 @@ import structlog
 from agent.base.disk import Disk
 from agent.base.scopes import quote
 from agent.base.transcript_lines import decode, format_time, parse_time, utc_now
+from agent.llm.model_calls import LlmProvider, UnusableAnswer, outage_delay
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import save_conflicts
@@ -36,7 +37,8 @@ from agent.memory.history.folder_store import (
     is_mirrored,
     require_unowned,
 )
-from agent.memory.messages import (
+from agent.memory.session_manager import Session
+from agent.memory.storage.messages import (
     KeepPolicy,
     Message,
     TranscriptRange,
@@ -44,8 +46,6 @@ from agent.memory.messages import (
     entry_id,
     next_range,
 )
-from agent.memory.model_calls import LlmProvider, UnusableAnswer, outage_delay
-from agent.memory.session_manager import Session
 from agent.memory.update.consolidator import (
     DEADLINE,
     FAILURE_LINE,

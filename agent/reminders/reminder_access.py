@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -28,11 +28,10 @@ from agent.reminders.reminder import (
     reminders_in,
 )
 from gateway.errors import ToolFailed
-from gateway.events import Role
+from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports.journal import Job
 
-if TYPE_CHECKING:  # a turn's tools have this class
-    from agent.turns.turn import Turn
+if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs
 
 MOST_OF_PERSON = 50
@@ -41,34 +40,30 @@ LONGEST_TEXT = 2_000  # characters
 FURTHEST = timedelta(days=5 * 365)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReminderAccess:
     """Reads the reminders of a turn's chat, and builds and checks new ones. Errors are ToolFailed, for the model."""
 
-    def __init__(
-        self,
-        jobs: SqlJobs,
-        turn: Turn,
-        now: Callable[[], datetime],
-        taint: Callable[[], None] = lambda: None,
-        staged_jobs: Callable[[], Iterable[Job]] = tuple,
-    ) -> None:
-        """*taint* is called when a reminder is read that was set from untrusted text.
-
-        *staged_jobs* returns the jobs of the turn, which count towards the limits although they are not stored yet.
-        """
-        self._jobs = jobs
-        self._taint = taint
-        self._staged_jobs = staged_jobs
-        self._turn = turn
-        self._now = now
+    jobs: SqlJobs
+    key: SessionKey
+    message: InboundMessage  # the turn's first
+    account: PlatformAccount  # the sender
+    accounts: Sequence[PlatformAccount]  # all accounts of the sender's person
+    role: Role
+    scope: str
+    zone: str  # IANA time zone of the scope
+    now: Callable[[], datetime]
+    taint: Callable[[], None] = lambda: None  # called when a reminder is read that was set from untrusted text
+    # The jobs of the turn count towards the limits although they are not stored yet.
+    staged_jobs: Callable[[], Iterable[Job]] = tuple
 
     async def read_all(self) -> list[Reminder]:
         """Return the reminders of this chat and its threads, the next one first, those that are over last."""
-        turn = self._turn
-        found = reminders_in(await self._jobs.pending_in(turn.scope))
-        here = [each for each in found if not turn.is_shared or each.key.parent == turn.key.parent]
+        found = reminders_in(await self.jobs.pending_in(self.scope))
+        is_shared = self.message.chat_kind is ChatKind.GROUP
+        here = [each for each in found if not is_shared or each.key.parent == self.key.parent]
         if any(each.origin == UNTRUSTED for each in here):
-            self._taint()
+            self.taint()
         return sorted(here, key=lambda each: (each.is_fired, each.due))
 
     async def get(self, id_: str) -> list[Reminder]:
@@ -82,19 +77,18 @@ class ReminderAccess:
 
     def may_change(self, reminder: Reminder) -> bool:
         """Return True if the turn's person set the reminder, or is an admin of a shared chat."""
-        is_own = reminder.person in {each.name for each in (self._turn.account, *self._turn.accounts)}
-        return is_own or self._turn.role.covers(Role.ADMIN)
+        return reminder.person in self._names or self.role.covers(Role.ADMIN)
 
     @property
     def moment(self) -> str:
         """The time now as errors name it: ``Sun 22 Nov 2026, 11:20 (Europe/Berlin)``."""
-        return f"{local_words(self._now(), self._turn.zone)} ({self._turn.zone})"
+        return f"{local_words(self.now(), self.zone)} ({self.zone})"
 
     async def build(
         self, what: str, *, at: str, in_minutes: int, repeat: str, kind: str, call_key: str, is_tainted: bool
     ) -> Reminder:
         """Return a new reminder. Raises ToolFailed."""
-        turn, text = self._turn, " ".join(what.split()) if kind == SAY else what.strip()
+        text = " ".join(what.split()) if kind == SAY else what.strip()
         if not text:
             raise ToolFailed("say what to remind of")
         if len(text) > LONGEST_TEXT:
@@ -103,21 +97,21 @@ class ReminderAccess:
             raise ToolFailed(f"give either at (local time) or in_minutes; it is now {self.moment}")
         slot = self.slot_in(in_minutes) if in_minutes else self.slot_at(at)
         rule = self.rule(repeat, kind) if repeat.strip() else None
-        found = rule.first_slot(slot, turn.zone) if rule is not None else slot
+        found = rule.first_slot(slot, self.zone) if rule is not None else slot
         if found is None:
             raise ToolFailed("no date matches this rule")
         await self._check_limits()
-        message = turn.message
+        message = self.message
         return Reminder(
             id=reminder_id(call_key),
-            key=turn.key,
+            key=self.key,
             by=message.sender.id,
-            person=turn.account.name,
+            person=self.account.name,
             kind=kind,
             text=text,
             at=found,
-            zone=turn.zone,
-            set_at=self._now(),
+            zone=self.zone,
+            set_at=self.now(),
             source=call_key,
             chat_kind=message.chat_kind,
             is_private=message.is_private,
@@ -135,7 +129,7 @@ class ReminderAccess:
         self._require_person()
         slot = self.slot_at(at)
         current = replace(
-            reminder, zone=self._turn.zone, is_fired=False, is_snoozed=False, paused="", missed=0, is_elapsed=False
+            reminder, zone=self.zone, is_fired=False, is_snoozed=False, paused="", missed=0, is_elapsed=False
         )
         rule = current.rule
         found = rule.first_slot(slot, current.zone) if rule is not None else slot
@@ -146,7 +140,7 @@ class ReminderAccess:
     def snooze(self, reminder: Reminder, minutes: int) -> Reminder:
         """Return an extra slot of the reminder so many minutes from now. Raises ToolFailed."""
         self._require_person()
-        return snooze_reminder(reminder, self.slot_in(minutes), self._turn.zone)
+        return snooze_reminder(reminder, self.slot_in(minutes), self.zone)
 
     def rule(self, repeat: str, kind: str) -> RecurrenceRule:
         """Return the checked rule. Raises ToolFailed."""
@@ -156,11 +150,11 @@ class ReminderAccess:
         """Return the slot so many minutes from now. Raises ToolFailed."""
         if not 1 <= minutes <= FURTHEST / timedelta(minutes=1):
             raise ToolFailed("the number of minutes must be at least 1, and at most five years")
-        return slot_of(self._now().replace(microsecond=0) + timedelta(minutes=minutes), self._turn.zone)
+        return slot_of(self.now().replace(microsecond=0) + timedelta(minutes=minutes), self.zone)
 
     def slot_at(self, at: str) -> str:
         """Return the slot of a local time. Raises ToolFailed for a wrong or past one."""
-        zone = self._turn.zone
+        zone = self.zone
         try:
             wall = parse_slot(at.strip())
             has_time = "T" in at.upper() or ":" in at
@@ -170,31 +164,35 @@ class ReminderAccess:
             raise ToolFailed(self._wrong_time()) from error
         if not has_time:
             raise ToolFailed(self._wrong_time())
-        if moment <= self._now():
+        if moment <= self.now():
             raise ToolFailed(f"that is in the past: it is now {self.moment}")
-        if moment - self._now() > FURTHEST:
+        if moment - self.now() > FURTHEST:
             raise ToolFailed(f"that is more than five years ahead: it is now {self.moment}")
         if wall.tzinfo is not None:
             return slot_of(moment.replace(second=0, microsecond=0), zone)
         return wall.isoformat(timespec="minutes")
+
+    @property
+    def _names(self) -> set[str]:
+        """Names of the accounts of the sender's person."""
+        return {each.name for each in (self.account, *self.accounts)}
 
     def _wrong_time(self) -> str:
         return f"at is a local time such as 2026-11-23T09:00: it is now {self.moment}"
 
     def _require_person(self) -> None:
         """Raise ToolFailed in the turn of a reminder: it could start itself again and again. Cancelling is allowed."""
-        if is_reminder(self._turn.message):
+        if is_reminder(self.message):
             raise ToolFailed("not allowed here: a reminder moves no reminder; ask the person to write")
 
     async def _check_limits(self) -> None:
-        names = {each.name for each in (self._turn.account, *self._turn.accounts)}
-        staged = reminders_in(self._staged_jobs())
+        staged = reminders_in(self.staged_jobs())
         moved = {each.id for each in staged}
-        every = [each for each in reminders_in(await self._jobs.pending_of(REMIND)) if not each.is_fired]
+        every = [each for each in reminders_in(await self.jobs.pending_of(REMIND)) if not each.is_fired]
         every = [*(each for each in every if each.id not in moved), *staged]
-        if sum(each.person in names for each in every) >= MOST_OF_PERSON:
+        if sum(each.person in self._names for each in every) >= MOST_OF_PERSON:
             raise ToolFailed(f"limit reached: {MOST_OF_PERSON} reminders")
-        here = self._turn.key.parent
+        here = self.key.parent
         if sum(each.key.parent == here for each in every) >= MOST_OF_CHAT:
             raise ToolFailed(f"limit reached: {MOST_OF_CHAT} reminders in this chat")
 

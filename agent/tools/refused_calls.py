@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from agent.memory.stored_sessions import StoredSessions
+from agent.memory.storage.stored_sessions import StoredSessions
 from agent.tools.call_record import CallOutcome, ToolCallRecord, call_records, sender_of
 from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool_questions import LONGEST_SHOWN, MOST_QUESTIONS

@@ -1,1 +1,1 @@
-"""Turns: the worker pool, the loop, prompts and replays."""
+"""Turns: what a turn is, its prompt, its loop, and replays."""

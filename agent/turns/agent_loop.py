@@ -18,14 +18,13 @@ from agent.base.task_group import task_group
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall
-from agent.reminders.reminder_access import ReminderAccess
-from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import RefusalRule
 from agent.tools.sources import ResultFile, ResultPicture, encode_sources
 from agent.tools.tool import ScopedRecall, ToolContext, ToolKind
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turns.call_review import WAITING, CallResult
+from agent.turns.result_pages import ToolResultPages
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects
 from agent.turns.turn_memory import TurnMemoryTools
@@ -505,12 +504,11 @@ class AgentLoop:
             ),
             stage_job=effects.jobs.append,
             end_jobs=effects.ends.append,
-            schedule=ReminderAccess(
+            schedule=turn.bind_reminders(
                 self._jobs,
-                turn,
                 self._now,
-                effects.taint,
-                lambda: draft.jobs(turn.account.name, self._now(), turn.scope),
+                taint=effects.taint,
+                staged_jobs=lambda: draft.jobs(turn.account.name, self._now(), turn.scope),
             ),
             send=turn.bind_files(self._outgoing, effects),
         )

@@ -19,9 +19,9 @@ from agent.base.file_facts import UNTRUSTED, Fact, clean, fact_of, facts_in
 from agent.base.task_group import task_group
 from agent.base.transcript_lines import indent_lines, is_replaced
 from agent.llm.chat_model import ToolCall
-from agent.memory.messages import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
+from agent.memory.storage.messages import SenderNames
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolApprovals, allowed_question
 from agent.turns.auto_recall import AutoRecall

@@ -11,7 +11,7 @@ from agent.base.transcript_lines import FORGOTTEN, kind_of
 from agent.llm.chat_model import ChatReply, ChatRequest, Price, Sink, TokenUsage, ToolCall
 from agent.llm.model_client import CallRecord, ModelClient
 from agent.memory.prompt.trim_lines import is_trim
-from agent.memory.stored_sessions import RecordedTurn
+from agent.memory.storage.stored_sessions import RecordedTurn
 from agent.turns.call_review import CallResult, CallReviewer
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects, TurnDraft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,20 +15,22 @@ from cachetools import LRUCache
 from agent.attachments.transcription import UsageAttribution
 from agent.base.task_group import task_group
 from agent.base.token_estimate import estimate_message, estimate_messages
-from agent.chat_profiles import ChatProfile
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
+from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turns.answer_links import AnswerLinks
+from agent.turns.chat_profiles import ChatProfile
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports.access import CappedSender, MessageContext
-from gateway.ports.journal import InboxRow, Line, LinkFinder, NullPreview, Preview, TurnLease
+from gateway.ports.journal import InboxRow, Job, Line, LinkFinder, NullPreview, Preview, TurnLease
 
 if TYPE_CHECKING:
+    from gateway.store.jobs import SqlJobs
     from gateway.store.journal import SqlJournal
 
 
@@ -272,6 +274,29 @@ class Turn:
         """Return the sender of files that go with the turn's answer, for one call with *effects*."""
         sent_count = len(self.draft.attachments)
         return outgoing.bind(self.scope, self.key, self.all_lines, effects.send, sent_count=sent_count)
+
+    def bind_reminders(
+        self,
+        jobs: SqlJobs,
+        now: Callable[[], datetime],
+        *,
+        taint: Callable[[], None] = lambda: None,
+        staged_jobs: Callable[[], Iterable[Job]] = tuple,
+    ) -> ReminderAccess:
+        """Return the reminders that the turn's sender may see, set and change."""
+        return ReminderAccess(
+            jobs=jobs,
+            key=self.key,
+            message=self.message,
+            account=self.account,
+            accounts=self.accounts,
+            role=self.role,
+            scope=self.scope,
+            zone=self.zone,
+            now=now,
+            taint=taint,
+            staged_jobs=staged_jobs,
+        )
 
     def is_running(self, call: ToolCall) -> bool:
         """Return True if *call* runs; one that was left behind after its timeout does not."""

@@ -14,10 +14,10 @@ from agent.base.token_estimate import estimate_messages
 from agent.llm.chat_model import ChatReply, ToolCall
 from agent.memory.erasure.word_eraser import ASK_ERASURE
 from agent.memory.jobs.memory_jobs import remember_job
-from agent.memory.messages import TAINTED, has_tainted_line
 from agent.memory.prompt.due_jobs import EDIT
 from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
+from agent.memory.storage.messages import TAINTED, has_tainted_line
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import ToolQuestion, question_job
 from gateway.events import Attachment, PlatformAccount

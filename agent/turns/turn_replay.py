@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from agent.base.transcript_lines import FORGOTTEN, kind_of, parse_time
-from agent.chat_profiles import ChatProfile, ChatProfiles
 from agent.llm.model_client import ModelClient
-from agent.memory.messages import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory, prompt_format, system_prompt
 from agent.memory.prompt.prompt_window import PromptSnapshot, PromptWindow, digests_of, fold
-from agent.memory.stored_sessions import RecordedTurn, StoredSessions
+from agent.memory.storage.messages import SenderNames
+from agent.memory.storage.stored_sessions import RecordedTurn, StoredSessions
 from agent.tools.tool_questions import ALLOWED
 from agent.turns.agent_loop import AgentLoop
 from agent.turns.call_review import CallReviewer
+from agent.turns.chat_profiles import ChatProfile, ChatProfiles
 from agent.turns.prompt_assembly import message_header
 from agent.turns.recorded_turn import (
     CountedModel,

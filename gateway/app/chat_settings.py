@@ -9,16 +9,16 @@ from urllib.parse import unquote
 import structlog
 
 from agent.base.scopes import account_of, chat_scope, scope_of
-from agent.chat_profiles import (
+from agent.tools.rights import OperatorRights
+from agent.tools.tool import AskRule, Tool
+from agent.tools.toolbox import GROUP, Toolbox
+from agent.turns.chat_profiles import (
     ChatProfiles,
     EffectiveSetting,
     ModelChoiceOrigin,
     ModelSelector,
     stored_guild,
 )
-from agent.tools.rights import OperatorRights
-from agent.tools.tool import AskRule, Tool
-from agent.tools.toolbox import GROUP, Toolbox
 from gateway.app.context import ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError

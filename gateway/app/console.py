@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from starlette.requests import HTTPConnection
 
 from agent.base.scopes import chat_scope
-from agent.chat_profiles import stored_guild
 from agent.commands.memory_lists import format_source
-from agent.llm.offline_model import is_offline
 from agent.reminders.reminder import reminders_in
+from agent.tools.offline_model import is_offline
+from agent.turns.chat_profiles import stored_guild
 from gateway.app.access import RoleResolver, accounts_of_user
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.recall import search_limitation

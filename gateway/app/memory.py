@@ -29,7 +29,6 @@ from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import Handler, JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.messages import KeepPolicy, MessageReader
 from agent.memory.privacy.export_jobs import EXPORT, UNEXPORT, ExportJobs, PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import (
@@ -40,7 +39,8 @@ from agent.memory.prompt.due_jobs import (
     SUMMARISE,
     SUMMARISE_RAW,
 )
-from agent.memory.stored_sessions import StoredSessions
+from agent.memory.storage.messages import KeepPolicy, MessageReader
+from agent.memory.storage.stored_sessions import StoredSessions
 from agent.memory.update.consolidator import Consolidator
 from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
 from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamService

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from agent.attachments.attachment_store import AttachmentStore
 from agent.base.locks import WorkerSlots
 from agent.base.scopes import chat_scope
-from agent.chat_profiles import ChatProfiles
-from agent.command_services import CommandServices
 from agent.commands import CommandRouter
+from agent.commands.command_services import CommandServices
 from agent.llm.model_abilities import LearnedModels
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
@@ -30,13 +29,14 @@ from agent.memory.update.conversation_updates import RawArchivePrompt
 from agent.memory.update.dreamer import Dreamer
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.lapsed_questions import LapsedQuestions
-from agent.tools.result_pages import ToolResultPages
 from agent.tools.tool_questions import ToolApprovals
+from agent.turns.chat_profiles import ChatProfiles
+from agent.turns.result_pages import ToolResultPages
 from agent.turns.turn import RunningTurns
 from agent.turns.turn_replay import TurnReplayer
-from agent.turns.turn_runner import TurnRunner
-from agent.turns.turn_services import TurnServices
-from agent.turns.worker_pool import WorkerPool
+from agent.workers.turn_runner import TurnRunner
+from agent.workers.turn_services import TurnServices
+from agent.workers.worker_pool import WorkerPool
 from gateway.access.refusal_log import RefusalLog, SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices, build_access, has_lost_access

@@ -15,7 +15,7 @@ from agent.attachments.attachment_loader import AttachmentLoader
 from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
-from agent.command_services import (
+from agent.commands.command_services import (
     CommandServices,
     QueueService,
     StatusService,
@@ -33,7 +33,7 @@ from agent.turns.prompt_assembly import PromptAssembler
 from agent.turns.recorded_turn import UncountedToolCalls, UnrecordedCalls
 from agent.turns.turn_memory import TurnMemoryTools
 from agent.turns.turn_replay import TurnReplayer
-from agent.turns.turn_services import RetryingJournal, TurnServices
+from agent.workers.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.admission import Admitted
 from gateway.app.access import RoleResolver, may_be_read

@@ -400,8 +400,8 @@ class PeopleOperations(OperationGroup):
 
     def _tool_settings(self, call: RefusedCall) -> list[str]:
         """Return the setting that would have let the call run, if one refused it."""
-        from agent.chat_profiles import stored_guild
         from agent.tools.rights import RefusalRule
+        from agent.turns.chat_profiles import stored_guild
 
         if call.rule == RefusalRule.ROLE:
             return [f"in parlour.yaml: tools: {{rights: {{{call.tool}: {{who: member}}}}}}"]

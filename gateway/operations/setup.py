@@ -314,7 +314,7 @@ class SetupOperations(OperationGroup):
     @operation("chats settings", Role.ADMIN)
     async def list_settings(self, chat: str = "") -> AsyncIterator[Line]:
         """Yield one line per setting of a chat: its value, its origin, and the line that sets it for this chat."""
-        from agent.chat_profiles import stored_guild
+        from agent.turns.chat_profiles import stored_guild
 
         key = parse_chat(chat)
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}

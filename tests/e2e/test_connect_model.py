@@ -17,7 +17,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from agent.llm.chat_model import ModelConfig
 from agent.llm.model_registry import open_model
-from agent.llm.offline_model import OfflineModel
+from agent.tools.offline_model import OfflineModel
 from gateway.app import model_servers
 from gateway.app.model_servers import KnownProvider
 from gateway.i18n import translate

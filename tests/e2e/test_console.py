@@ -367,7 +367,7 @@ async def test_the_log_is_followed_and_filtered(chromium: Browser, people: Conso
     page = await visit(chromium, people, "logs")
     warning = {"level": "warning", "logger": "channels.telegram.api", "timestamp": "2026-11-24T17:00:00Z"}
     recent_lines(None, "", {**warning, "event": "telegram.<b>slow</b>", "reference": "tabc"})
-    recent_lines(None, "", {**warning, "level": "info", "event": "turn.done", "logger": "agent.turns.worker_pool"})
+    recent_lines(None, "", {**warning, "level": "info", "event": "turn.done", "logger": "agent.workers.worker_pool"})
     lines = page.get_by_role("table", name="Lines of the log, the newest first")
     await expect(lines.get_by_role("row", name="turn.done")).to_have_count(1)
     await expect(lines.get_by_role("row", name="telegram.<b>slow</b>")).to_contain_text("reference=tabc")

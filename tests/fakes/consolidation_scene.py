@@ -14,8 +14,8 @@ from agent.base.disk import Disk
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.jobs.job_runner import Handler
-from agent.memory.messages import MessageRange, MessageReader
 from agent.memory.prompt.due_jobs import CONSOLIDATE, FLUSH, NOTE, SUMMARISE, SUMMARISE_RAW, consolidation_job
+from agent.memory.storage.messages import MessageRange, MessageReader
 from agent.memory.update.consolidator import Consolidator
 from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
 from agent.memory.update.memory_updates import MemoryUpdates, UpdateContext, UpdatePrompt

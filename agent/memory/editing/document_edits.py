@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent.llm.model_calls import UnusableAnswer, clean, read_call
 from agent.memory.documents.scope_documents import TRACKED
 from agent.memory.editing.text_operations import (
     AddLines,
@@ -18,7 +19,6 @@ from agent.memory.editing.text_operations import (
     read_record,
 )
 from agent.memory.history.history_files import line_fingerprint
-from agent.memory.model_calls import UnusableAnswer, clean, read_call
 
 EDIT_MEMORY = "edit_memory"
 MOST = 50  # operations in one answer; the rest can come in the next

@@ -16,7 +16,7 @@ import structlog
 
 from agent.base.disk import Disk, read_text, save_corrupt
 from agent.base.transcript_lines import FORGOTTEN, decode, encode, utc_now
-from agent.memory.messages import entry_id
+from agent.memory.storage.messages import entry_id
 from gateway.ports.journal import Line
 from gateway.ports.memory import (
     HISTORY_JSONL,

@@ -24,8 +24,8 @@ from agent.base.file_facts import blobs_in, facts_in, safe_name
 from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import decode, encode, kind_of
 from agent.memory.history.history_files import NOTE_NAME
-from agent.memory.messages import moment
-from agent.memory.stored_sessions import visible_lines
+from agent.memory.storage.messages import moment
+from agent.memory.storage.stored_sessions import visible_lines
 from gateway.ports.journal import Line
 from gateway.ports.memory import RAW_JSONL
 

@@ -10,7 +10,6 @@ import structlog
 
 from agent.base.token_estimate import estimate_messages
 from agent.base.transcript_lines import deleted_ids, kind_of
-from agent.memory.messages import KeepPolicy, MessageRange, SenderNames, is_due, next_range
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, fits, mark_due, overdue, weigh_lines
 from agent.memory.prompt.prompt_window import (
     AuxiliaryContent,
@@ -28,6 +27,7 @@ from agent.memory.prompt.prompt_window import (
     says,
     snapshot_of,
 )
+from agent.memory.storage.messages import KeepPolicy, MessageRange, SenderNames, is_due, next_range
 from gateway.events import SessionKey
 from gateway.ports.journal import Line, TurnRecord
 

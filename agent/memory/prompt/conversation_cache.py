@@ -8,9 +8,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from agent.base.transcript_lines import decode_lines, kind_of
-from agent.memory.messages import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptWindow, fold, move_start
+from agent.memory.storage.messages import KeepPolicy
 from gateway.events import SessionKey
 from gateway.ports.journal import MessageOutcome, SessionRow, TurnRecord
 from gateway.ports.memory import StoredTurn, StoredWindow

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from agent.memory.messages import MessageRange, TranscriptRange
+from agent.memory.storage.messages import MessageRange, TranscriptRange
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, TurnRecord
 

@@ -18,9 +18,9 @@ from agent.base.transcript_lines import (
     kind_of,
     parse_time,
 )
-from agent.memory.messages import is_tainted_line
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
 from agent.memory.prompt.turn_messages import turn_messages
+from agent.memory.storage.messages import is_tainted_line
 from gateway.ports.journal import Line
 from gateway.ports.memory import anchor_index
 

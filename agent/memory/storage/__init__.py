@@ -1,1 +1,1 @@
-"""Transcript files, attachments, and the file operations that the memory uses."""
+"""Files of conversations, and messages as a transcript has them."""

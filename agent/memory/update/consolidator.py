@@ -23,6 +23,17 @@ import structlog
 
 from agent.base.disk import Disk
 from agent.base.file_facts import UNTRUSTED
+from agent.llm.model_calls import (
+    CUT_OFF,
+    MOST_CHARACTERS,
+    LlmProvider,
+    UnusableAnswer,
+    build_prompt,
+    call_provider,
+    clean,
+    read_call,
+    tool_attempts,
+)
 from agent.memory.documents.scope_documents import CONSOLIDATION
 from agent.memory.editing.document_edits import (
     MOST,
@@ -38,18 +49,7 @@ from agent.memory.editing.staged_change_store import DocumentEditor, StagedChang
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import NOTHING_YET, changed_texts, edits_of_text
 from agent.memory.history.history_files import line_fingerprint
-from agent.memory.messages import Message, TranscriptRange, origin_of, own_words, strip_untrusted
-from agent.memory.model_calls import (
-    CUT_OFF,
-    MOST_CHARACTERS,
-    LlmProvider,
-    UnusableAnswer,
-    build_prompt,
-    call_provider,
-    clean,
-    read_call,
-    tool_attempts,
-)
+from agent.memory.storage.messages import Message, TranscriptRange, origin_of, own_words, strip_untrusted
 from gateway.ports.memory import DocumentStore, HistoryEntry, HistoryStore
 
 log = structlog.get_logger(__name__)

@@ -17,15 +17,8 @@ import structlog
 
 from agent.base import transcript_lines as build
 from agent.base.token_estimate import estimate_text
+from agent.llm.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages import (
-    MessageRange,
-    TranscriptRange,
-    conversation,
-    fit_to_tokens,
-    shorten_lines,
-)
-from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
 from agent.memory.prompt.due_jobs import (
     APPLY,
     CONSOLIDATE,
@@ -36,6 +29,13 @@ from agent.memory.prompt.due_jobs import (
     ConversationSpan,
     consolidation_job,
     raw_summary_job,
+)
+from agent.memory.storage.messages import (
+    MessageRange,
+    TranscriptRange,
+    conversation,
+    fit_to_tokens,
+    shorten_lines,
 )
 from agent.memory.update.consolidator import (
     FAILURE_LINE,

@@ -16,6 +16,16 @@ import structlog
 
 from agent.base.file_facts import UNTRUSTED
 from agent.base.token_estimate import estimate_text
+from agent.llm.model_calls import (
+    CUT_OFF,
+    LlmProvider,
+    ProviderReply,
+    UnusableAnswer,
+    build_prompt,
+    call_provider,
+    clean,
+    tool_attempts,
+)
 from agent.memory.documents.scope_documents import DREAM_CAUSE
 from agent.memory.editing.document_edits import (
     EDIT_MEMORY,
@@ -27,16 +37,6 @@ from agent.memory.editing.document_edits import (
 )
 from agent.memory.editing.edit_simulation import BUDGET, EditOutcome, EditResult, EditSimulation, with_evidence
 from agent.memory.editing.text_operations import NOTHING_YET
-from agent.memory.model_calls import (
-    CUT_OFF,
-    LlmProvider,
-    ProviderReply,
-    UnusableAnswer,
-    build_prompt,
-    call_provider,
-    clean,
-    tool_attempts,
-)
 from gateway.events import short_id
 from gateway.ports.memory import HistoryEntry, MarkKind
 from gateway.text.json_lines import decode_line

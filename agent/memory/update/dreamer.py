@@ -18,8 +18,8 @@ from cronsim import CronSim
 
 from agent.base.scopes import SHARED
 from agent.llm.chat_model import ChatModel
+from agent.llm.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.model_calls import ModelProvider, UnusableAnswer, reduced_limit, unlimited
 from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamReport, DreamRequester
 from agent.memory.update.dream_phases import (
     DREAM,

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from agent.llm.chat_model import ChatModel
+from agent.llm.model_calls import UnusableAnswer, outage_delay, unlimited
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.messages import MessageReader
-from agent.memory.model_calls import UnusableAnswer, outage_delay, unlimited
 from agent.memory.prompt.due_jobs import APPLY
+from agent.memory.storage.messages import MessageReader
 from gateway.ports.journal import Job
 from gateway.ports.memory import DocumentStore
 

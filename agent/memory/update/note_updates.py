@@ -9,10 +9,10 @@ from pathlib import Path
 import structlog
 
 from agent.base.scopes import scope_folder
+from agent.llm.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages import Message
-from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
 from agent.memory.prompt.due_jobs import ConversationSpan, after_flush
+from agent.memory.storage.messages import Message
 from agent.memory.update.memory_updates import NOT_YET, UpdateAnswer, UpdateContext
 from agent.memory.update.notes import FlushSection, MemoryFlusher, NoteSummary, SessionMemoryWriter
 from gateway.events import SessionKey

@@ -23,9 +23,7 @@ from agent.base.disk import Disk
 from agent.base.one_line import one_line
 from agent.base.token_estimate import estimate_text
 from agent.base.transcript_lines import utc_now
-from agent.memory.history.folder_store import open_folder, require_unowned
-from agent.memory.messages import Message, conversation, strip_untrusted
-from agent.memory.model_calls import (
+from agent.llm.model_calls import (
     LlmProvider,
     ProviderReply,
     UnusableAnswer,
@@ -35,6 +33,8 @@ from agent.memory.model_calls import (
     read_call,
     tool_attempts,
 )
+from agent.memory.history.folder_store import open_folder, require_unowned
+from agent.memory.storage.messages import Message, conversation, strip_untrusted
 from gateway.ports.memory import HistoryStore, MarkKind, NoteChange
 
 log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from agent.memory.documents.scope_documents import APPROVED, CONSOLIDATION, DREA
 from agent.memory.editing.entry_matching import extract_words
 from agent.memory.editing.three_way_merge import revert_change
 from agent.memory.history.history_files import keys_of_all_lines, line_fingerprint
-from agent.memory.messages import entry_id, messages_between
-from agent.memory.stored_sessions import order_messages
+from agent.memory.storage.messages import entry_id, messages_between
+from agent.memory.storage.stored_sessions import order_messages
 from gateway.events import SessionKey
 from gateway.ports.conversations import DisplayedMessage
 from gateway.ports.journal import Line

@@ -34,8 +34,8 @@ from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.history.history_files import blank_raw, sentences
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages import entry_id
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
+from agent.memory.storage.messages import entry_id
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.update.notes import QUOTED
 from agent.memory.versioning.memory_service import remembering_turn

@@ -21,7 +21,7 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import digest_of
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.stored_sessions import StoredSessions
+from agent.memory.storage.stored_sessions import StoredSessions
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports.access import ScopeMove

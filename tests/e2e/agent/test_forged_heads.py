@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from agent.base import transcript_lines as build
 from agent.base.transcript_lines import to_messages
-from agent.memory.messages import SenderNames, conversation
+from agent.memory.storage.messages import SenderNames, conversation
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

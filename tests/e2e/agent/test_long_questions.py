@@ -10,7 +10,7 @@ import pytest
 
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN
-from agent.turns.turn_runner import TurnRunner
+from agent.workers.turn_runner import TurnRunner
 from gateway.errors import SendRefused
 from gateway.events import DeliveryReceipt, MessagePart, Role
 from gateway.ports.channel import Channel, ChannelContext

@@ -11,7 +11,7 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.tools.tool import ToolContext, ToolKind, tool
-from agent.turns.turn_runner import TurnRunner
+from agent.workers.turn_runner import TurnRunner
 from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import translate
 from gateway.ports.journal import InboxRow, TurnLease

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from agent.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin, ModelSelector
 from agent.llm.model_client import ModelClient
 from agent.llm.scripted_model import ScriptedModel
 from agent.tools.toolbox import Toolbox
+from agent.turns.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin, ModelSelector
 from gateway.events import SessionKey
 from gateway.settings.chat_overrides import ChatOverrides
 from gateway.settings.chat_settings import ChatSettings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.command_services import QueueService
+from agent.commands.command_services import QueueService
 from agent.turns.turn import RunningTurns
 from gateway.events import DeliveryReceipt, MessagePart
 from tests.fakes.clock import VirtualClock

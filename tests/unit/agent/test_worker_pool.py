@@ -13,8 +13,8 @@ import pytest
 
 from agent.base.locks import WorkerSlots
 from agent.turns.turn import RunningTurns, Turn
-from agent.turns.turn_runner import TurnRunner
-from agent.turns.worker_pool import WorkerPool
+from agent.workers.turn_runner import TurnRunner
+from agent.workers.worker_pool import WorkerPool
 from gateway.errors import ParlourError, ScopeMoved, StoreUnavailable
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports.journal import InboxRow, MessageOutcome, TurnCommit, TurnLease, TurnRecord

@@ -15,8 +15,8 @@ import pytest
 
 from agent.base.locks import WorkerSlots
 from agent.turns.turn import RunningTurns, Turn
-from agent.turns.turn_runner import TurnRunner
-from agent.turns.worker_pool import WorkerPool
+from agent.workers.turn_runner import TurnRunner
+from agent.workers.worker_pool import WorkerPool
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
 from gateway.ports.channel import ChatActivity

@@ -11,10 +11,10 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage
 from agent.llm.model_abilities import LearnedModels, uses_ability
+from agent.llm.model_calls import ModelProvider, ProviderReply, UnusableAnswer, call_provider, tool_attempts
 from agent.llm.model_client import ModelClient
 from agent.llm.openai_model import OpenAIModel
 from agent.llm.request_messages import NO_TOOLS, outgoing
-from agent.memory.model_calls import ModelProvider, ProviderReply, UnusableAnswer, call_provider, tool_attempts
 from gateway.errors import (
     AbilityMissing,
     EmptyModelReply,

@@ -11,8 +11,8 @@ import pytest
 from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel
 from agent.llm.model_registry import open_model
-from agent.llm.offline_model import OfflineModel
 from agent.llm.scripted_model import ScriptedModel
+from agent.tools.offline_model import OfflineModel
 from gateway.errors import ModelRateLimited, SettingsError
 from tests.fakes.clock import VirtualClock
 from tests.fakes.llm_context import request

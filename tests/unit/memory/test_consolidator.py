@@ -14,8 +14,8 @@ from agent.base.scopes import scope_folder
 from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.history.history_files import line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
+from agent.memory.storage.messages import MessageRange
 from gateway.ports.journal import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs

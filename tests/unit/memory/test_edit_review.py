@@ -7,7 +7,7 @@ import pytest
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.edit_simulation import needs_evidence, with_evidence
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines
-from agent.memory.messages import own_words
+from agent.memory.storage.messages import own_words
 
 ALLERGY = ReplaceLines("- Allergic to penicillin", "- Not allergic to penicillin")
 

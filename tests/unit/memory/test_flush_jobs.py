@@ -11,8 +11,8 @@ from typing import Any
 from agent.base.disk import Disk
 from agent.base.scopes import scope_folder
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.messages import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, FLUSH, flush_job
+from agent.memory.storage.messages import MessageRange
 from tests.fakes.consolidation_scene import ConsolidationScene, KilledJobQueue, LooseDisk, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, ProcessCrash, killed_runs
 

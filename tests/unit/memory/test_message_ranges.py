@@ -6,7 +6,7 @@ import pytest
 
 from agent.base import transcript_lines as build
 from agent.base.transcript_lines import FORGOTTEN
-from agent.memory.messages import MessageReader
+from agent.memory.storage.messages import MessageReader
 from gateway.ports.journal import Line, MessageOutcome, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, turn_name
 

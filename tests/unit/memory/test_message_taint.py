@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.messages import TAINTED, is_tainted_line, strip_untrusted
+from agent.memory.storage.messages import TAINTED, is_tainted_line, strip_untrusted
 
 UNTRUSTED = {"origin": "untrusted"}
 

@@ -10,8 +10,8 @@ import pytest
 
 from agent.base.scopes import scope_folder
 from agent.memory.history.folder_store import FileDocumentStore
-from agent.memory.messages import MessageRange
 from agent.memory.prompt.due_jobs import NOTE, SUMMARISE, flush_job
+from agent.memory.storage.messages import MessageRange
 from gateway.errors import FailureCause, ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable
 from gateway.ports.journal import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin

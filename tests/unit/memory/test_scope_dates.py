@@ -11,8 +11,8 @@ import pytest
 
 from agent.base import transcript_lines as build
 from agent.base.scopes import scope_folder
-from agent.memory.messages import MessageRange, conversation
 from agent.memory.prompt.due_jobs import consolidation_job, flush_job
+from agent.memory.storage.messages import MessageRange, conversation
 from agent.memory.update.notes import SessionMemoryWriter
 from agent.turns.prompt_assembly import message_header
 from tests.fakes.consolidation_scene import ConsolidationScene, begin

@@ -13,7 +13,7 @@ import pytest
 
 from agent.base import transcript_lines as build
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.stored_sessions import StoredSessions
+from agent.memory.storage.stored_sessions import StoredSessions
 from gateway.events import InboundMessage, Sender, SessionKey
 from gateway.ports.journal import InboxRow, Line, MessageOutcome, PendingDelivery, TurnRecord
 from gateway.store.journal import SqlJournal

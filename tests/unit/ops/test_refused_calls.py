@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from agent.base import transcript_lines as build
-from agent.memory.stored_sessions import StoredSessions
+from agent.memory.storage.stored_sessions import StoredSessions
 from agent.tools.refused_calls import QUESTION_WORDS, REFUSAL_WORDS, find_refused_calls
 from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool

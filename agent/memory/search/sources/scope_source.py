@@ -19,7 +19,6 @@ from agent.base.disk import Disk
 from agent.base.file_facts import UNTRUSTED, facts_in
 from agent.base.transcript_lines import FORGOTTEN, decode_lines, format_time, kind_of, parse_time
 from agent.memory.history.history_files import ARCHIVE_SUFFIX, NOTE_NAME, keys_of_all_lines, line_fingerprint
-from agent.memory.messages import messages_between, origin_of_words
 from agent.memory.search.search_hits import SearchHit
 from agent.memory.search.search_unit import (
     ERASURES,
@@ -30,6 +29,7 @@ from agent.memory.search.search_unit import (
     chunk_message,
     group_by_silence,
 )
+from agent.memory.storage.messages import messages_between, origin_of_words
 from gateway.errors import FileUnavailable
 from gateway.events import SessionKey
 from gateway.ports.journal import Line

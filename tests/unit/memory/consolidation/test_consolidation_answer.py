@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.model_calls import MOST_CHARACTERS, UnusableAnswer
+from agent.llm.model_calls import MOST_CHARACTERS, UnusableAnswer
 from agent.memory.update.consolidator import ConsolidationAnswer, parse_answer
 
 GOOD = {"history_entry": "[2026-03-06 10:00] Talked.", "memory_update": "- likes tea\n"}

@@ -7,7 +7,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from agent.memory.model_calls import UnusableAnswer, force_tool
+from agent.llm.model_calls import UnusableAnswer, force_tool
 from agent.memory.update.consolidator import TOOL, ConsolidationAnswer, request_consolidation
 from gateway.errors import ModelRateLimited, ModelRefused
 from tests.fakes.clock import VirtualClock

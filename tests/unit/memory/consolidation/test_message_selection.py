@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent.base.transcript_lines import FORGOTTEN
-from agent.memory.messages import (
+from agent.memory.storage.messages import (
     KeepPolicy,
     MessageRange,
     conversation,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.llm.chat_model import ToolCall
+from agent.llm.model_calls import UnusableAnswer
 from agent.memory.editing.document_edits import LONGEST, MOST, DocumentEdit, ParsedEdits, read_edit, read_edits
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
-from agent.memory.model_calls import UnusableAnswer
 
 TEA = {"document": "USER.md", "op": "add", "text": "- likes tea", "under": "Drinks", "after": "- likes milk"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.messages import DEFAULT_MEMORY_WINDOW, conversation, is_due, keep_count
+from agent.memory.storage.messages import DEFAULT_MEMORY_WINDOW, conversation, is_due, keep_count
 from agent.memory.update.consolidator import messages
 from tests.fakes.consolidator import ScriptedProvider, saving
 

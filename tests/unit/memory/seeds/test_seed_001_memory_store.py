@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import structlog
 
+from agent.llm.model_calls import force_tool
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.model_calls import force_tool
 from agent.memory.update.consolidator import SYSTEM
 from agent.memory.update.consolidator import TOOL as SAVE_MEMORY_TOOL
 from tests.fakes.consolidator import ScriptedProvider, saving

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from agent.memory import MemoryStore, Session
-from agent.memory import messages as rules
-from agent.memory.messages import KeepPolicy, is_due, keep_count, next_range
 from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW
+from agent.memory.storage import messages as rules
+from agent.memory.storage.messages import KeepPolicy, is_due, keep_count, next_range
 from agent.memory.update.consolidator import ConsolidationAnswer, messages_without_tools, parse_answer
 from tests.fakes.consolidator import ScriptedProvider
 

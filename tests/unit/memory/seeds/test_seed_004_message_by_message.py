@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.messages import KeepPolicy, is_due
+from agent.memory.storage.messages import KeepPolicy, is_due
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 

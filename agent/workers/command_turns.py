@@ -13,7 +13,7 @@ from agent.memory.jobs.approval_questions import question
 from agent.tools.tool_questions import ToolQuestion, denial_prefix, jobs_prefix
 from agent.turns.prompt_assembly import speaker_fields
 from agent.turns.turn import Turn
-from agent.turns.turn_services import TurnServices, build_reply
+from agent.workers.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from agent.chat_profiles import ChatProfiles
-from agent.command_services import CommandServices
 from agent.commands import CommandRouter
+from agent.commands.command_services import CommandServices
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.messages import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
+from agent.memory.storage.messages import SenderNames
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.turns.agent_loop import AgentLoop
+from agent.turns.chat_profiles import ChatProfiles
 from agent.turns.prompt_assembly import PromptAssembler
 from agent.turns.turn import Turn
 from gateway.errors import ScopeMoved, StoreUnavailable

@@ -8,21 +8,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from agent.base import transcript_lines as build
-from agent.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.messages import DEFAULT_MEMORY_WINDOW
 from agent.memory.privacy.export_jobs import PrivacyService
-from agent.memory.stored_sessions import StoredSessions
+from agent.memory.storage.messages import DEFAULT_MEMORY_WINDOW
+from agent.memory.storage.stored_sessions import StoredSessions
 from agent.memory.update.conversation_updates import archive_now
 from agent.memory.update.dream_applier import DreamService
 from agent.memory.versioning.memory_service import MemoryService
 from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals
+from agent.turns.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.turns.turn import RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports.access import DecisionActor, ToolCallCaps

@@ -14,21 +14,21 @@ from agent.commands.model import model_gone_line
 from agent.llm.chat_model import ReplyEnding
 from agent.memory.jobs.approval_questions import question_scope, short
 from agent.reminders.reminder import is_reminder
-from agent.reminders.reminder_turns import (
+from agent.tools.rights import RefusalRule
+from agent.tools.sources import collect_sources, encode_sources
+from agent.tools.tool_questions import ToolQuestion, format_questions
+from agent.turns.agent_loop import LoopResult
+from agent.turns.prompt_assembly import speaker_fields
+from agent.turns.turn import Turn
+from agent.workers.command_turns import CommandTurnRunner
+from agent.workers.reminder_turns import (
     ReminderTurnRunner,
     call_person,
     failure_jobs,
     is_nothing,
     revocation_jobs,
 )
-from agent.tools.rights import RefusalRule
-from agent.tools.sources import collect_sources, encode_sources
-from agent.tools.tool_questions import ToolQuestion, format_questions
-from agent.turns.agent_loop import LoopResult
-from agent.turns.command_turns import CommandTurnRunner
-from agent.turns.prompt_assembly import speaker_fields
-from agent.turns.turn import Turn
-from agent.turns.turn_services import TurnServices, build_reply
+from agent.workers.turn_services import TurnServices, build_reply
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, Role, SessionKey, short_turn_id
 from gateway.i18n import translate

@@ -21,7 +21,7 @@ from agent.reminders.reminder import (
 )
 from agent.reminders.reminder_jobs import FAILED, REVOKED, settle_job, snooze_buttons
 from agent.turns.turn import Turn
-from agent.turns.turn_services import TurnServices, build_reply
+from agent.workers.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment

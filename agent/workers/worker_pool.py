@@ -28,7 +28,7 @@ from gateway.ports.journal import InboxRow, MessageOutcome, Suspect, TurnLease
 from gateway.ports.metrics import TURN_SPAN, MetricsRecorder, TraceSpan
 
 if TYPE_CHECKING:
-    from agent.turns.turn_runner import TurnRunner
+    from agent.workers.turn_runner import TurnRunner
     from gateway.store.journal import SqlJournal
 
 
