@@ -80,7 +80,7 @@ class WebChannel(FrameChannel):
 
     @property
     def wrong_codes(self) -> int:
-        """Wrong login codes since the start."""
+        """The number of wrong login codes since the start."""
         return self.logins.wrong
 
     async def run(self) -> None:

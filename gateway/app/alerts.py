@@ -28,7 +28,6 @@ from gateway.alerts.monitor import AlertRecipients, StoreNotifier
 from gateway.errors import ModelAbility
 from gateway.events import SessionKey
 from gateway.installation import package_version
-from gateway.ports.channel import SupportsLogin
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
@@ -72,7 +71,7 @@ def build_alerts(app: Runtime) -> AlertServices:
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
 
     def wrong_logins() -> Mapping[str, int]:
-        return {name: each.wrong_codes for name, each in channels.items() if isinstance(each, SupportsLogin)}
+        return {page.name: page.wrong_codes for page in app.chat_pages}
 
     # Of several gateways, some conditions are of one machine or home; all others are of the whole.
     of = f".{origin.host}:{home.path}" if store.alerts.gateway else ""

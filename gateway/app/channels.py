@@ -35,9 +35,12 @@ from gateway.ports.channel import (
 )
 from gateway.ports.journal import Job
 from gateway.settings import Settings
+from gateway.settings.channel_blocks import PAGE, TERMINAL
 from gateway.settings.chat_overrides import ChatOverrides
 
 if TYPE_CHECKING:
+    from channels.web.adapter import WebChannel
+    from channels.web.frame_channel import ConsoleChannel
     from gateway.app.runtime import Runtime
     from gateway.store.sql_store import SqlStore
 
@@ -53,6 +56,29 @@ class ConfiguredChannels:
         """Return the largest file that *channel* sends, in bytes; 0 for a channel that is not open."""
         found = self.channels.get(channel)
         return found.capabilities.file_limit if found is not None else 0
+
+
+def find_pages(app: Runtime) -> Sequence[WebChannel]:
+    """Return the open chat pages, that of the block `web` first."""
+    if not (found := _channels_of(app, PAGE)):
+        return ()
+    from channels.web.adapter import WebChannel  # loaded with the channel
+
+    return [each for each in found if isinstance(each, WebChannel)]
+
+
+def find_terminals(app: Runtime) -> Sequence[ConsoleChannel]:
+    """Return the open chats of terminals, that of the block `console` first."""
+    if not (found := _channels_of(app, TERMINAL)):
+        return ()
+    from channels.web.frame_channel import ConsoleChannel  # loaded with the channel
+
+    return [each for each in found if isinstance(each, ConsoleChannel)]
+
+
+def _channels_of(app: Runtime, platform: str) -> Sequence[Channel]:
+    named = sorted(app.channels.items(), key=lambda item: item[0] != platform)
+    return [channel for name, channel in named if app.platform(name) == platform]
 
 
 def platforms_of(settings: Settings, plugins: ExtraPlugins) -> ChannelPlatforms:

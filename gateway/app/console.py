@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-from starlette.requests import HTTPConnection
+from typing import TYPE_CHECKING
 
 from agent.base.scopes import chat_scope
 from agent.commands.memory_lists import format_source
@@ -28,55 +26,28 @@ from gateway.settings.channel_blocks import PAGE
 from gateway.web_console.console_routes import WebConsole
 
 if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+    from channels.web.adapter import WebChannel
     from gateway.app.runtime import Runtime
 
 _MOST_CHATS = 200  # in which one person's rights are looked up
 _LOOKUPS = 8  # at once
 
 
-class PageVisitor(Protocol):
-    """The user of a page."""
-
-    @property
-    def who(self) -> str:
-        """The user's name."""
-
-
-@runtime_checkable
-class SupportsVisitors(Protocol):
-    """A channel whose users come with a browser, and are known by their login."""
-
-    name: str
-
-    async def visitor(self, connection: HTTPConnection) -> PageVisitor | None:
-        """Return the user who makes a request; None if they have to log in."""
-
-
 def build_console(app: Runtime) -> WebConsole | None:
     """Return the console of the page; None where no page is enabled."""
-    page = _find_page(app)
+    page = next(iter(app.chat_pages), None)
     if page is None:
         return None
-
-    async def visitor(connection: HTTPConnection) -> str | None:
-        found = await page.visitor(connection)
-        return None if found is None else found.who
-
-    visitors = PageVisitors(page.name, app, RoleResolver(app.access.judge, app.channels))
+    visitors = PageVisitors(page, app, RoleResolver(app.access.judge, app.channels))
     prefix = "" if page.name == PAGE else f"/{page.name}"
-    return WebConsole(visitor, visitors, app.operations, console_operations(), prefix=prefix)
+    return WebConsole(visitors, app.operations, console_operations(), prefix=prefix)
 
 
 def is_console_owner(app: Runtime, channel: str, who: str) -> bool:
     """Return True if the console is at the page *channel*, and its user *who* is an owner, by any of their accounts."""
-    page = _find_page(app)
-    return page is not None and page.name == channel and _is_owner(app, channel, who)
-
-
-def _find_page(app: Runtime) -> SupportsVisitors | None:
-    """Return the page that has the console: the block named `web`, or else the first one."""
-    named = sorted(app.channels.items(), key=lambda item: item[0] != PAGE)
-    return next((channel for _, channel in named if isinstance(channel, SupportsVisitors)), None)
+    return any(page.name == channel for page in app.chat_pages[:1]) and _is_owner(app, channel, who)
 
 
 def _is_owner(app: Runtime, channel: str, who: str) -> bool:
@@ -88,23 +59,28 @@ def _is_owner(app: Runtime, channel: str, who: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class PageVisitors:
-    """Implements `gateway.web_console.console_routes.ConsoleVisitors`.
+    """The people who are logged in to the page, by their names there, as the console sees them.
 
     An admin administers a shared chat by an account of its platform that they linked to their user of the page. With
     one memory for all people (memory.isolation: shared) only owners are admitted, because a chat has no data apart.
     """
 
-    channel: str
+    page: WebChannel
     app: Runtime
     resolver: RoleResolver
 
+    async def find(self, connection: HTTPConnection) -> str | None:
+        """Return the user who makes a request; None if they have to log in."""
+        visitor = await self.page.visitor(connection)
+        return None if visitor is None else visitor.who
+
     def account(self, who: str) -> str:
         """Return *who* as the audit names them."""
-        return f"{self.channel}:{who}"
+        return f"{self.page.name}:{who}"
 
     def is_owner(self, who: str) -> bool:
         """Return True if the user *who* of the page is an owner, also by another of their accounts."""
-        return _is_owner(self.app, self.channel, who)
+        return _is_owner(self.app, self.page.name, who)
 
     async def is_admin(self, who: str, chat: str) -> bool:
         """Return True if *who* administers the shared chat *chat* now; its platform is asked, as for a command."""
@@ -147,7 +123,7 @@ class PageVisitors:
 
     async def _administers(self, who: str, key: SessionKey) -> bool:
         roster, links = self.app.access.roster, self.app.store.links
-        page = roster.account(self.channel, who)
+        page = roster.account(self.page.name, who)
         kind = self.app.platform(key.channel)
         for each in links.accounts_of_user(page):
             account = each.account

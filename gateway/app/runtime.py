@@ -46,6 +46,8 @@ from gateway.app.channels import (
     QuarantineRetrier,
     build_channels,
     build_command_prefix,
+    find_pages,
+    find_terminals,
     platforms_of,
 )
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
@@ -87,6 +89,8 @@ from gateway.web.server import WebServer
 from gateway.web_console.console_routes import WebConsole
 
 if TYPE_CHECKING:
+    from channels.web.adapter import WebChannel
+    from channels.web.frame_channel import ConsoleChannel
     from gateway.store.sql_store import SqlStore
 
 
@@ -283,6 +287,16 @@ class Runtime:
     def channels(self) -> Mapping[str, Channel]:
         """Channels by name."""
         return self.configured_channels.channels
+
+    @cached_property
+    def chat_pages(self) -> Sequence[WebChannel]:
+        """Chat pages, that of the block `web` first."""
+        return find_pages(self)
+
+    @cached_property
+    def terminals(self) -> Sequence[ConsoleChannel]:
+        """Chats of terminals, that of the block `console` first."""
+        return find_terminals(self)
 
     @cached_property
     def approvals(self) -> ToolApprovals:

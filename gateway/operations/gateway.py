@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any
 from zoneinfo import ZoneInfo
 
 from gateway.control import ControlConnection, Line
@@ -18,18 +18,15 @@ from gateway.events import Role, short_turn_id
 from gateway.installation import program_version
 from gateway.operations.group import OperationGroup, parse_chat
 from gateway.operations.usage import summarize_usage
-from gateway.ports.channel import Channel, SupportsLogin
-from gateway.settings.channel_blocks import PAGE, TERMINAL
+from gateway.settings.channel_blocks import PAGE
 from gateway.text.text_units import strip_control_characters
 
 if TYPE_CHECKING:
+    from channels.web.adapter import WebChannel
     from gateway.access.refusal_log import ChannelRefusals
     from gateway.app.access import AdmissionJudge
     from gateway.app.runtime import Runtime
     from gateway.store.jobs import SqlJobs
-
-Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
-Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
 _MOST_DEAD = 20
@@ -38,14 +35,6 @@ _FILE_PIECE = 512 * 1024  # bytes of a file in one line
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
 
 _AT_ONCE = 200  # reminders that are judged before other work gets a chance
-
-
-@runtime_checkable
-class SupportsAttach(Protocol):
-    """A channel that serves terminals."""
-
-    async def attach(self, receive: Receive, send: Send) -> None:
-        """Serve one terminal until it disconnects."""
 
 
 def _not_in_quarantine(name: str) -> UserError:
@@ -307,14 +296,9 @@ class GatewayOperations(OperationGroup):
 
     async def attach(self, _: Line, connection: ControlConnection) -> None:
         """Attach a terminal to the console channel until it disconnects."""
-        consoles = [channel for channel in self._channels(TERMINAL) if isinstance(channel, SupportsAttach)]
-        if not consoles:
+        if not self._app.terminals:
             raise self._absent("the console is disabled; set channels.console.enabled to true")
-        await consoles[0].attach(connection.receive, connection.send)
-
-    def _channels(self, first: str) -> list[Channel]:
-        """Return the open channels, the one named *first* before the others."""
-        return [channel for _, channel in sorted(self._app.channels.items(), key=lambda item: item[0] != first)]
+        await self._app.terminals[0].attach(connection.receive, connection.send)
 
     def _absent(self, switched_off: str) -> UserError:
         return UserError(switched_off if self._app.channels else NO_GATEWAY)
@@ -363,11 +347,10 @@ class GatewayOperations(OperationGroup):
             )
         yield {"who": who, "browsers": browsers}
 
-    def _page(self) -> SupportsLogin:
-        pages = [channel for channel in self._channels(PAGE) if isinstance(channel, SupportsLogin)]
-        if not pages:
+    def _page(self) -> WebChannel:
+        if not self._app.chat_pages:
             raise self._absent("the page is disabled; set channels.web.enabled to true")
-        return pages[0]
+        return self._app.chat_pages[0]
 
 
 def _refusal_counts(refusals: ChannelRefusals) -> Line:

@@ -458,26 +458,6 @@ class SupportsReactions(Protocol):
         """
 
 
-@runtime_checkable
-class SupportsLogin(Protocol):
-    """A channel that people log in to."""
-
-    name: str
-
-    @property
-    def wrong_codes(self) -> int:
-        """The number of wrong codes since the start."""
-
-    async def issue_code(self, name: str = "") -> str:
-        """Return a login code, good once; "" is the owner's. Raises UserError for an invalid name."""
-
-    async def logged_in(self) -> Sequence[Mapping[str, object]]:
-        """Return the users that are logged in: `who`, the number of `browsers`, and `until`."""
-
-    async def log_out(self, who: str) -> int:
-        """End every login of *who* at once; return the number of browsers."""
-
-
 class ConnectionClaims(Protocol):
     """Which worker has which connection. Names are `<channel>:<connection>` (`SupportsOneConnection`)."""
 

@@ -8,23 +8,26 @@ with the origin of the page that makes it. The caller is the user of the chat pa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib.resources import files
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gateway.control import Operation
 from gateway.control.control_server import RunningOperation, read_arguments, respond_with
-from gateway.control.registry import AuditRule, CallerRights, OperationDeclaration, may_call
+from gateway.control.registry import AuditRule, OperationDeclaration, may_call
 from gateway.events import Role
 from gateway.installation import operator_command
 from gateway.ports.access import ACTING, actor_outside
+
+if TYPE_CHECKING:
+    from gateway.app.console import PageVisitors
 
 log = structlog.get_logger(__name__)
 
@@ -38,20 +41,6 @@ _POLICY = (
 )
 _LOG_IN = {"error": "log in first", "exit_code": 2}
 _STARTING = {"error": "the gateway is starting; try again in a moment", "exit_code": 2}
-Visitor = Callable[[HTTPConnection], Awaitable[str | None]]  # the user of the page; None without a login
-
-
-class ConsoleVisitors(CallerRights, Protocol):
-    """The people who are logged in to the page, by account, as the console sees them."""
-
-    async def list_administered_chats(self, who: str) -> Sequence[str]:
-        """Return the shared chats that *who* administers now, the most recently used first."""
-
-    def account(self, who: str) -> str:
-        """Return *who* as the audit names them: ``web:ann``."""
-
-    async def note(self, who: str, what: str, whom: str) -> None:
-        """Write an audit entry about a call that is going to run."""
 
 
 class WebConsole:
@@ -59,18 +48,13 @@ class WebConsole:
 
     def __init__(
         self,
-        visitor: Visitor,
-        visitors: ConsoleVisitors,
+        visitors: PageVisitors,
         operations: Mapping[str, Operation],
         rules: Mapping[str, OperationDeclaration],
         *,
         prefix: str = "",
     ) -> None:
-        """*visitor* returns the user of the page who makes a request; *prefix* is the page's own path.
-
-        Of *operations*, *rules* has those that a browser may call, by name.
-        """
-        self._visitor = visitor
+        """Of *operations*, *rules* has those that a browser may call, by name. *prefix* is the page's own path."""
         self._rules = rules
         self._visitors = visitors
         self._base = f"{prefix}/console"
@@ -97,7 +81,7 @@ class WebConsole:
 
     async def _session(self, request: Request) -> Response:
         """Return the visitor's account and role, and the chats that they administer."""
-        who = await self._visitor(request)
+        who = await self._visitors.find(request)
         if who is None:
             return JSONResponse(_LOG_IN, 401)
         if self._visitors.is_owner(who):
@@ -107,7 +91,7 @@ class WebConsole:
         return JSONResponse({"who": self._visitors.account(who), "role": role, "chats": chats}, status)
 
     async def _call(self, name: str, rule: OperationDeclaration, request: Request) -> Response:
-        who = await self._visitor(request)
+        who = await self._visitors.find(request)
         if who is None:
             return JSONResponse(_LOG_IN, 401)
         try:
