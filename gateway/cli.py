@@ -127,7 +127,7 @@ def doctor(
     ] = False,
 ) -> None:
     """Check settings, machine, platforms and recent incidents; exit code 2 when a check fails."""
-    from gateway.commands.doctor import run_doctor
+    from gateway.health.doctor import run_doctor
 
     raise typer.Exit(run_doctor(as_json=as_json, is_offline=offline, asks_model=model))
 

@@ -115,27 +115,6 @@ class UsageService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusService:
-    """The state of the installation."""
-
-    journal: SqlJournal
-    turns: RunningTurns
-    jobs: JobRunner
-    facts: Callable[[], Mapping[str, Any]]
-
-    async def status(self) -> Mapping[str, Any]:
-        """Return the facts of /status: version, uptime_seconds, workers, busy, queued, work, budget."""
-        depth = await self.journal.depth()
-        return {
-            **self.facts(),
-            "busy": len(self.turns),
-            "queued": depth["queued"],
-            "work": await self.jobs.work(),
-            "budget": await self.jobs.budget(),
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CommandServices:
     """The services of all commands."""
 
@@ -163,7 +142,7 @@ class CommandServices:
     jobs: SqlJobs  # which hold the reminders
     approvals: ToolApprovals
     decisions: StandingDecisions
-    status: StatusService
+    status: Callable[[], Awaitable[Mapping[str, Any]]]  # facts of /status, by name; raises StoreUnavailable
 
     async def archive(self, job: Job) -> bool:
         """Run /new's `summarise` job now if it is to be waited for; return False if it failed."""

@@ -34,7 +34,7 @@ async def dream(context: CommandContext) -> CommandReply:
         payload=requester.payload(),
         due_at=context.now,
     )
-    budget = await context.services.status.jobs.budget()
+    budget = await context.services.runner.budget()
     word = "dream.begins_later" if budget is not None and budget.is_spent else "dream.begins"
     return CommandReply(text=context.translate(word), is_private=True, jobs=(job,))
 

@@ -147,8 +147,7 @@ async def queue(context: CommandContext) -> CommandReply:
 @command("status", is_control=True)
 async def status(context: CommandContext) -> CommandReply:
     """Show model, uptime, running work and today's tokens."""
-    facts = await context.services.status.status()
-    delayed = facts.get("delayed_chats", 0)
+    facts = await context.services.status()
     spent = usage_fields(
         await context.services.usage.totals(since=day_start(context), chat=str(context.key)), context.language
     )
@@ -166,8 +165,8 @@ async def status(context: CommandContext) -> CommandReply:
             cached=spent["cached_percent"],
         ),
         *_lacking(context),
-        *_background(context, facts["work"], facts["budget"]),
-        *([context.translate("commands.status_delayed", chats=delayed)] if delayed else []),
+        *_background(context, facts["jobs"], facts["background_budget"]),
+        *([context.translate("commands.status_delayed", chats=delayed)] if (delayed := facts["delayed_chats"]) else []),
         *([] if has_model(context) else [hint(context.language)]),
         *([context.translate(facts["search_limitation"])] if facts.get("search_limitation") else []),
     ]

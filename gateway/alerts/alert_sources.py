@@ -31,7 +31,7 @@ STORE_AFTER = timedelta(seconds=30)  # a server that restarts is no outage
 DELAYED_AFTER = timedelta(minutes=5)
 MODEL_AFTER = timedelta(minutes=10)
 MODEL_FORGETS = timedelta(hours=1)  # failures further apart are separate outages
-LITTLE_SPACE = 500 * 1024 * 1024  # bytes; a warning, here and in the doctor
+LITTLE_SPACE = 500 * 1024 * 1024  # bytes
 TOO_LITTLE_SPACE = 50 * 1024 * 1024
 NEAR_CAP = 80  # percent
 _MODEL_FAULT = "model_fault"  # begins the names of such causes
@@ -216,15 +216,40 @@ async def find_dead_letters(causes: Mapping[str, Alert], *, store: SqlAlerts) ->
     return [Observation(cause="given-up", since=last.at, happened=happened, line=line, fields=fields, mark=mark)]
 
 
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The space of a disk: stage 1 is little, stage 2 too little."""
+
+    free: int  # bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Return True if there is too little to go on for long."""
+        return self.free < TOO_LITTLE_SPACE
+
+    @property
+    def stage(self) -> int:
+        """Return the stage of trouble, 0 for none."""
+        return 2 if self.is_full else int(self.free < LITTLE_SPACE)
+
+
+def measure_disk(home: Path) -> DiskSpace | None:
+    """Return the space on the disk of *home*, or of the folder that it would be made in; None for no disk. Blocks."""
+    there = home
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    total, _used, free = shutil.disk_usage(there)
+    return DiskSpace(free) if total else None
+
+
 async def find_low_disk(_: Mapping[str, Alert], *, home: Path, of: str = "") -> Sequence[Observation]:
     """Return the state of the home's disk; *of* ends the cause's name, where several gateways have a disk each."""
-    total, _used, free = await asyncio.to_thread(shutil.disk_usage, home)
-    if not total or free >= LITTLE_SPACE:
+    space = await asyncio.to_thread(measure_disk, home)
+    if space is None or not space.stage:
         return [Observation(cause=f"disk{of}")]
-    stage, line, level = (
-        (2, "alerts.disk_full", "critical") if free < TOO_LITTLE_SPACE else (1, "alerts.disk_low", "warning")
-    )
-    return [Observation(cause=f"disk{of}", stage=stage, line=line, fields={"free": free}, level=level)]
+    line, level = ("alerts.disk_full", "critical") if space.is_full else ("alerts.disk_low", "warning")
+    fields = {"free": space.free}
+    return [Observation(cause=f"disk{of}", stage=space.stage, line=line, fields=fields, level=level)]
 
 
 def find_store_outages(causes: Mapping[str, Alert], *, watcher: StoreWatcher, of: str = "") -> Iterator[Observation]:

@@ -71,6 +71,7 @@ from gateway.control import Operation
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
+from gateway.health.gateway_checks import readiness
 from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.operations import build_operations
@@ -451,14 +452,12 @@ class Runtime:
         """Web server: page, console, webhooks, health and metrics."""
         settings = self.settings.web
         token = settings.metrics_token.get_secret_value() if settings.metrics_token else ""
-        states = self.supervisor.shard_states
-        health = HealthEndpoints(store=lambda: self.store_watcher.state, channels=states)
         return WebServer(
             settings.host,
             settings.port,
             [
-                *health.routes(),
-                metrics_route(self.meter, observe=states, token=token),
+                *HealthEndpoints(partial(readiness, self)).routes(),
+                metrics_route(self.meter, observe=self.supervisor.shard_states, token=token),
                 *(self.console.routes() if self.console is not None else ()),
                 *self.configured_channels.routes,
             ],

@@ -15,12 +15,7 @@ from agent.attachments.attachment_loader import AttachmentLoader
 from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
-from agent.commands.command_services import (
-    CommandServices,
-    QueueService,
-    StatusService,
-    UsageService,
-)
+from agent.commands.command_services import CommandServices, QueueService, UsageService
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.received_files import ReceivedFiles
 from agent.files.turn_files import FileServices
@@ -41,7 +36,9 @@ from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.models import ModelFactory
 from gateway.app.recall import search_limitation
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
+from gateway.errors import StoreUnavailable
 from gateway.events import InboundMessage, Role, SessionKey
+from gateway.health.gateway_checks import read_status
 from gateway.installation import program_version
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.operations import call_from_chat
@@ -103,13 +100,19 @@ def build_command_services(app: Runtime) -> CommandServices:
     """Build the services of the commands of the chat."""
     settings, store, memory, turns = app.settings, app.store, app.memory, app.turns
 
-    def facts() -> Mapping[str, Any]:
+    async def status() -> Mapping[str, Any]:
+        found = await read_status(app, for_chat=True)
+        # The reply would have to be stored: the turn is tried again when the store answers.
+        cause = found["store"].get("cause", "") or next(iter(found["unknown"].values()), "")
+        if cause:
+            raise StoreUnavailable(cause)
         return {
+            **found,
             "version": program_version(),
             "uptime_seconds": time.monotonic() - app.started_at,
             "workers": settings.agent.workers,
+            "busy": len(turns),
             "search_limitation": search_limitation(app),
-            "delayed_chats": len(app.dispatcher.delayed()),
         }
 
     return CommandServices(
@@ -138,7 +141,7 @@ def build_command_services(app: Runtime) -> CommandServices:
         jobs=store.jobs,
         approvals=app.approvals,
         decisions=StandingDecisions(store.jobs),
-        status=StatusService(journal=store.journal, turns=turns, jobs=app.background, facts=facts),
+        status=status,
     )
 
 

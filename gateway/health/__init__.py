@@ -1,6 +1,6 @@
 """Everything that could be wrong, looked at without changing anything, as findings in words.
 
-Files by area: `settings_checks`, `machine_checks`, `gateway_checks` (findings in the status, for `parlour status` too),
-`network_checks`. `gateway.commands.doctor` has the list of all of them; alerts to owners are raised
-by `gateway.alerts`, and what they say is in the status.
+`HealthCheck` (`checks`) is declared once for each thing, with what its readers need: the doctor, `parlour status`, the
+console, /status, /readyz and the alerts. `gateway_checks` has those of a gateway, `settings_checks`, `machine_checks`
+and `network_checks` those that the doctor alone makes; `doctor.CHECKS` is the list of all.
 """

@@ -1,76 +1,126 @@
-"""Checks of the gateway: the findings in its status, or in the store of one that does not run."""
+"""Checks of a gateway: each fact is read once, for the status, the doctor, /readyz and the alerts."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from gateway.access.refusal_log import USUAL
+from gateway.alerts.alert_sources import (
+    BurstSource,
+    ChannelSource,
+    QuarantineSource,
+    find_cap_use,
+    find_dead_letters,
+    find_delays,
+    find_low_disk,
+    find_models_without_tools,
+    find_store_outages,
+    find_unclean_stops,
+    find_unpriced_models,
+)
 from gateway.alerts.alert_state import alert_status, is_unnotified
-from gateway.control.gateway_client import connect
-from gateway.errors import ParlourError
-from gateway.health.checks import CheckContext, HealthCheck
-from gateway.home import Home, in_use, is_held
+from gateway.control.registry import plain
+from gateway.errors import ModelAbility, StoreUnavailable
+from gateway.health.checks import HealthCheck, Status, read_closed_store
+from gateway.health.machine_checks import check_disk, check_quarantine
+from gateway.home import Home
 from gateway.i18n.missing_abilities import describe_models
+from gateway.i18n.time_zones import find_midnight
 from gateway.ports.memory import FACTS_EXPIRE
 from gateway.ports.setup import Finding, fail, ok, warn
-from gateway.settings import Settings
-from gateway.settings.resolve import apply_rename, normalize_names
-from gateway.settings.sources import read_environment
+from gateway.store_watcher import DEADLINE, one_line
 
 if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
+    from gateway.store.alerts import Alert
     from gateway.store.database import Database
 
-T = TypeVar("T")
-
-LATELY = timedelta(days=1)
-
-
-async def fetch_status(home: Home) -> Mapping[str, Any]:
-    """Return the status of the gateway that runs on *home*; empty if none runs. Raises UserError if it is starting."""
-    async with connect(home) as client:
-        return {} if client is None else await anext(client.call("status", {}))
+_LATELY = timedelta(days=1)
+_MOST_ALERTS = 20
+_MOST_DEAD = 20
+_MOST_DELAYED = 20  # chats
+_AT_ONCE = 200  # reminders that are judged before other work gets a chance
+_GUESSES = 20  # wrong codes an hour; fewer are typing mistakes
 
 
-def check_holder(context: CheckContext) -> Iterator[Finding]:
-    """Yield whether the gateway that holds the home has other settings than these."""
-    if not is_held(context.home):
-        return
-    theirs = urlsplit(str(context.status.get("page", ""))).port
-    ours = _chosen_port(context.settings, context.environment) if context.report.settings else 0
-    where = f"its page is on port {theirs}"
-    if ours and theirs and theirs != ours:
-        yield fail(
-            f"another gateway uses this home: {in_use(context.home)}; {where}, these settings say {ours}", "lock"
-        )
-    else:
-        yield ok(f"a gateway is running on this home{f'; {where}' if theirs else ''}", "lock")
-    if context.error:
-        yield warn(context.error, "gateway")
+# -- readers -----------------------------------------------------------------------------------------
 
 
-def _chosen_port(settings: Settings, environment: Mapping[str, str]) -> int:
-    """Return the page's port if *environment* names it, else 0: the gateway's own environment may name another one."""
-    names = {apply_rename(normalize_names(leaf))[0].path for leaf in read_environment(environment)}
-    is_chosen = not names.isdisjoint({("web", "port"), ("web", "published_port")})
-    return (settings.web.published_port or settings.web.port) if is_chosen else 0
+async def read_status(app: Runtime, *, for_chat: bool = False) -> Status:
+    """Return the facts of a running gateway, by name; *for_chat* those that /status tells everyone.
+
+    Facts of the store are read at once, each with a deadline: one that is not there by then is in `unknown`, with the
+    reason, and leaves the others known. When none is there, the store counts as not writable.
+    """
+    checks = [each for each in CHECKS if each.in_chat or not for_chat]
+    status: dict[str, Any] = {}
+    for each in checks:
+        status |= each.read(app) if each.read is not None else {}
+    fetches = {each.name: each.fetch for each in checks if each.fetch is not None}
+    facts, unknown = dict[str, Any](), dict[str, str]()
+
+    async def fetch(name: str) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE.total_seconds()):
+                facts[name] = await fetches[name](app)
+        except StoreUnavailable as error:
+            unknown[name] = one_line(error)
+        except TimeoutError:
+            unknown[name] = "it does not answer"
+
+    if status["store"]["writable"]:
+        await asyncio.gather(*map(fetch, fetches))
+    if unknown and len(unknown) == len(fetches):
+        cause, unknown = next(iter(unknown.values())), {}
+        status["store"] = {"writable": False, "since": app.now(), "cause": cause}
+    return {**status, **facts.pop("depth", {}), **facts, "unknown": unknown}
 
 
-def check_status(context: CheckContext) -> Iterator[Finding]:
-    """Yield the findings in the status; a trial of the models finds out again what they lack."""
-    if "findings" in context.status:
-        found = [Finding.from_line(each) for each in context.status["findings"]]
-    else:  # no gateway runs, or one of an earlier release
-        found = [*status_findings(context.status or read_stored_status(context.home, context.url))]
-    return (each for each in found if not (context.asks_model and each.id == "model.lacks"))
+def read_stored_status(home: Home, url: str = "") -> Status:
+    """Return the part of the status that the store of a stopped gateway has. Blocks."""
+    # Each by itself: a journal that is not migrated yet may lack its table.
+    reads = [each.read_stored for each in CHECKS if each.read_stored is not None]
+    return {name: value for read in reads for name, value in (read_closed_store(home, url, read) or {}).items()}
 
 
-def status_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the findings in the line of the operation `status`; of a stopped gateway it has fewer fields."""
+def status_findings(status: Status) -> Iterator[Finding]:
+    """Yield the findings in the facts of a gateway."""
+    for each in CHECKS:
+        if each.judge is not None:
+            yield from each.judge(status)
+
+
+def readiness(app: Runtime) -> tuple[bool, Status]:
+    """Return whether traffic may come, and the body of /readyz. Waits for nothing."""
+    found = [each.ready(app) for each in CHECKS if each.ready is not None]
+    is_ready = all(ready for ready, _ in found)
+    return is_ready, {"ready": is_ready, **{name: value for _, body in found for name, value in body.items()}}
+
+
+# -- the store ---------------------------------------------------------------------------------------
+
+
+def _read_store(app: Runtime) -> Status:
+    state = app.store_watcher.state
+    if state is None or not state.cause:
+        return {"store": {"writable": True}}
+    return {"store": {"writable": False, "since": state.since, "cause": state.cause}}
+
+
+def _store_readiness(app: Runtime) -> tuple[bool, Status]:
+    state = app.store_watcher.state
+    is_writable = state is not None and state.is_writable
+    return is_writable, {"journal": is_writable}
+
+
+def _judge_store(status: Status) -> Iterator[Finding]:
     store = status.get("store", {})
     if store and not store["writable"]:
         line = (
@@ -78,31 +128,37 @@ def status_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
             ' is confirmed until it can; see "The database does not answer" in deploy/RUNBOOK.md'
         )
         yield fail(line, "store", "writable")
+
+
+def _judge_unknown(status: Status) -> Iterator[Finding]:
     for name, cause in status.get("unknown", {}).items():
         yield warn(f"{name.replace('_', ' ')}: unknown, the store could not be read: {cause}", "status", name)
+
+
+# -- channels and deliveries -------------------------------------------------------------------------
+
+
+def _channel_readiness(app: Runtime) -> tuple[bool, Status]:
+    """Return whether each channel was tried; a degraded one is named and does not count."""
+    states = app.supervisor.shard_states()
+    untried = sorted(name for name, state in states.items() if state is None)
+    degraded = sorted(name for name, state in states.items() if state is False)
+    return not untried, {"untried": untried, "degraded": degraded}
+
+
+def _judge_channels(status: Status) -> Iterator[Finding]:
     for name, is_connected in status.get("channels", {}).items():
         if is_connected is False:
             line = "the gateway receives nothing from it at the moment; see the log for the reason"
             yield warn(line, f"channel {name}", "heard")
-    yield from _delivery_findings(status)
-    if search := status.get("search"):
-        yield warn(f"uses {search}; check PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL", "search")
-    for name, lacks in status.get("models", {}).items():
-        line = (
-            f"{name} lacks {lacks}; it is asked without. After a change of its server, `parlour doctor --model` tries"
-            " everything again"
-        )
-        yield warn(line, "model", "lacks")
-    yield from _access_findings(status)
-    for alert in status.get("alerts", ()):
-        yield from _alert_findings(alert)
-    if stops := status.get("unclean_stops", 0):
-        times = "was killed" if stops == 1 else f"was killed {stops} times in a row"
-        yield warn(f"the gateway {times}; check its log, its memory limit and the quarantine", "stops")
 
 
-def _delivery_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield chats whose replies wait, and dead letters by channel and reason."""
+def _read_delays(app: Runtime) -> Status:
+    delayed = app.dispatcher.delayed()
+    return {"delayed_chats": len(delayed), "delayed": delayed[:_MOST_DELAYED]}
+
+
+def _judge_delays(status: Status) -> Iterator[Finding]:
     for each in status.get("delayed", ()):
         line = (
             f"replies to {each['key']} wait since {_time(each['since'])}: {each['reason']}; the next attempt is at"
@@ -111,17 +167,105 @@ def _delivery_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
         yield warn(line, "delivery", "delayed")
     if (more := status.get("delayed_chats", 0) - len(status.get("delayed", ()))) > 0:
         yield warn(f"and in {more:,} more chats", "delivery", "delayed")
+
+
+def _stored_dead_letters(database: Database) -> Status:
+    from gateway.store.outbox import dead_groups
+
+    return {"dead_letters": plain(dead_groups(database)[:_MOST_DEAD])}
+
+
+def _judge_dead_letters(status: Status) -> Iterator[Finding]:
     for group in status.get("dead_letters", ()):
         line = f"{group['count']} to {group['channel']}, the latest {_time(group['newest'])}: {group['reason']}"
         yield warn(line, "given up")
 
 
-def _access_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield requests for access, people with reminders who have lost it, and rejected messages by channel."""
+# -- models ------------------------------------------------------------------------------------------
+
+
+def _judge_search(status: Status) -> Iterator[Finding]:
+    if search := status.get("search"):
+        yield warn(f"uses {search}; check PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL", "search")
+
+
+def _read_search(app: Runtime) -> Status:
+    error = app.recall.last_error()
+    return {"search": f"keywords only: {error}"} if error else {}
+
+
+def _stored_models(database: Database) -> Status:
+    from gateway.store.model_facts import load_facts
+
+    limit = datetime.now(UTC) - FACTS_EXPIRE
+    return {"models": describe_models([each for each in load_facts(database).values() if each.at > limit])}
+
+
+def _judge_models(status: Status) -> Iterator[Finding]:
+    for name, lacks in status.get("models", {}).items():
+        line = (
+            f"{name} lacks {lacks}; it is asked without. After a change of its server, `parlour doctor --model` tries"
+            " everything again"
+        )
+        yield warn(line, "model", "lacks")
+
+
+def _models_without_tools(app: Runtime) -> Mapping[str, datetime]:
+    facts = app.models.default.facts.facts()
+    return {each.model: each.at for each in facts if each.name == ModelAbility.TOOLS}
+
+
+async def _usage_of_today(app: Runtime) -> Sequence[Mapping[str, Any]]:
+    zone, now = app.settings.timezone, app.now()
+    return await app.store.usage.by("day", since=find_midnight(now, ZoneInfo(zone)), until=now, zone=zone)
+
+
+# -- people ------------------------------------------------------------------------------------------
+
+
+def _read_requests(app: Runtime) -> Status:
+    requests = app.access.pairing.pending_requests()
+    places = sum(each.is_place for each in requests)
+    return {"waits": {"people": len(requests) - places, "places": places}}
+
+
+def _judge_requests(status: Status) -> Iterator[Finding]:
     waits = status.get("waits", {})
     if any(waits.values()):
         people, places = _count(waits["people"], "person", "people"), _count(waits["places"], "chat", "chats")
         yield warn(f"{people} and {places} wait for approval: `parlour people pending`", "waits")
+
+
+async def _count_orphaned_reminders(app: Runtime) -> Sequence[Mapping[str, Any]]:
+    """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
+    from agent.reminders.reminder import REMIND, reminders_in
+    from gateway.app.access import has_lost_access
+
+    now = app.now()
+    found = [each for each in reminders_in(await app.store.jobs.pending_of(REMIND)) if not each.is_fired]
+    verdicts: dict[tuple[str, str], bool] = {}
+    counts: Counter[str] = Counter()
+    for n, reminder in enumerate(found, 1):
+        place = (str(reminder.key), reminder.by)
+        if place not in verdicts:
+            verdicts[place] = has_lost_access(app.access.judge, reminder.message("", now, reminder.kind))
+        if verdicts[place]:
+            counts[f"{reminder.key.channel}:{reminder.by}"] += 1
+        if n % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return [{"who": who, "count": count} for who, count in sorted(counts.items())]
+
+
+def _stored_orphaned_reminders(database: Database) -> Status:
+    """Return those that the gateway has paused already: who has access is known to a running gateway alone."""
+    reminders = [json.loads(row) for (row,) in database.execute("SELECT payload FROM job WHERE kind = 'remind'")]
+    paused = Counter(
+        f"{each['key'].partition(':')[0]}:{each['by']}" for each in reminders if each.get("paused") == "access"
+    )
+    return {"orphaned_reminders": [{"who": who, "count": count} for who, count in sorted(paused.items())]}
+
+
+def _judge_orphaned_reminders(status: Status) -> Iterator[Finding]:
     for each in status.get("orphaned_reminders", ()):
         line = (
             f"{_count(each['count'], 'reminder', 'reminders')} of {each['who']}, who has no access, will not be sent:"
@@ -129,6 +273,23 @@ def _access_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
             f" `parlour people forget {each['who']}`"
         )
         yield warn(line, "reminders", "access")
+
+
+def _read_refusals(app: Runtime) -> Status:
+    return {
+        "unheard": {
+            name: {
+                "since": each.since,
+                "messages": each.messages,
+                "people": len(each.people),
+                "reasons": dict(each.reasons.most_common()),
+            }
+            for name, each in app.refusals.summary().items()
+        }
+    }
+
+
+def _judge_refusals(status: Status) -> Iterator[Finding]:
     for name, each in sorted(status.get("unheard", {}).items()):
         if each["messages"]:
             messages = (
@@ -140,7 +301,36 @@ def _access_findings(status: Mapping[str, Any]) -> Iterator[Finding]:
             yield ok(line, "unheard")
 
 
-def _alert_findings(alert: Mapping[str, Any]) -> Iterator[Finding]:
+def _wrong_logins(app: Runtime) -> Mapping[str, int]:
+    return {page.name: page.wrong_codes for page in app.chat_pages}
+
+
+# -- alerts and stops --------------------------------------------------------------------------------
+
+
+def _alert_statuses(alerts: Collection[Alert]) -> Sequence[Status]:
+    """Return active and past alerts, the newest first, each with whether the owners were notified."""
+    shown = [alert for alert in alerts if alert.line][:_MOST_ALERTS]
+    return [alert_status(alert, is_untold=is_unnotified(alert)) for alert in shown]
+
+
+async def fetch_alerts(app: Runtime) -> Sequence[Status]:
+    """Return active and past alerts of a running gateway, the newest first."""
+    return _alert_statuses(await app.store.alerts.all())
+
+
+def _stored_alerts(database: Database) -> Status:
+    from gateway.store.alerts import load_alerts
+
+    return {"alerts": _alert_statuses(load_alerts(database))}
+
+
+def _judge_alerts(status: Status) -> Iterator[Finding]:
+    for alert in status.get("alerts", ()):
+        yield from _judge_alert(alert)
+
+
+def _judge_alert(alert: Status) -> Iterator[Finding]:
     """Yield an active or recent alert, and one that no owner could be notified of."""
     is_active = alert["state"] == "firing"
     line = f"{alert['text']} ({'now' if is_active else 'past'}, "
@@ -151,8 +341,20 @@ def _alert_findings(alert: Mapping[str, Any]) -> Iterator[Finding]:
         yield warn(f"{line}{knows}); {fix}", "alerts", "untold")
         return
     line += f"owners notified at {alert['told_at']})" if alert["told_at"] else "no notice was needed)"
-    if is_active or datetime.now(UTC) - datetime.fromisoformat(alert["since"]) < LATELY:
+    if is_active or datetime.now(UTC) - datetime.fromisoformat(alert["since"]) < _LATELY:
         yield (warn if is_active else ok)(line, "alerts", alert["cause"])
+
+
+def _stored_stops(database: Database) -> Status:
+    from gateway.store.sql_store import count_unclean_stops
+
+    return {"unclean_stops": count_unclean_stops(database)}
+
+
+def _judge_stops(status: Status) -> Iterator[Finding]:
+    if stops := status.get("unclean_stops", 0):
+        times = "was killed" if stops == 1 else f"was killed {stops} times in a row"
+        yield warn(f"the gateway {times}; check its log, its memory limit and the quarantine", "stops")
 
 
 def _count(number: int, one: str, several: str) -> str:
@@ -163,78 +365,100 @@ def _time(stamp: str) -> str:
     return f"{stamp[:19]}Z"
 
 
-def _read(home: Home, url: str, read: Callable[[Database], T]) -> T | None:
-    """Read from the store without changing it; None if it cannot be read, which another check reports."""
-    if not url and not home.journal.exists():
-        return None
-    # Here, since the store's own imports are not light, and most doctors need none of it.
-    from gateway.store.closed_store import read_store
-
-    try:
-        return read_store(home.journal, url, read)
-    except ParlourError:
-        return None
-
-
-def read_stored_status(home: Home, url: str = "") -> Mapping[str, Any]:
-    """Return the part of the status that the store of a stopped gateway has. Blocks."""
-    from gateway.store.alerts import load_alerts
-    from gateway.store.model_facts import load_facts
-    from gateway.store.outbox import dead_groups
-    from gateway.store.sql_store import count_unclean_stops
-
-    def read(database: Database) -> dict[str, Any]:
-        dead = [
-            {"channel": group.channel, "count": group.count, "newest": group.newest.isoformat(), "reason": group.reason}
-            for group in dead_groups(database)
-        ]
-        reminders = [json.loads(row) for (row,) in database.execute("SELECT payload FROM job WHERE kind = 'remind'")]
-        paused = Counter(
-            f"{each['key'].partition(':')[0]}:{each['by']}" for each in reminders if each.get("paused") == "access"
-        )
-        orphaned = [{"who": who, "count": count} for who, count in sorted(paused.items())]
-        return {"dead_letters": dead, "orphaned_reminders": orphaned}
-
-    # Each by itself: a journal that is not migrated yet may lack its table.
-    limit = datetime.now(UTC) - FACTS_EXPIRE
-    alerts = _read(home, url, load_alerts) or ()
-    return {
-        "unclean_stops": _read(home, url, count_unclean_stops) or 0,
-        "alerts": [alert_status(each, is_untold=is_unnotified(each)) for each in alerts if each.line],
-        "models": describe_models([each for each in (_read(home, url, load_facts) or {}).values() if each.at > limit]),
-        **(_read(home, url, read) or {}),
-    }
-
-
-def claimed_owners(home: Home, url: str) -> list[str]:
-    """Return the owners who claimed the bot with a code, as channel:user_id. Blocks."""
-
-    def read(database: Database) -> list[str]:
-        found = database.execute("SELECT channel, who FROM access WHERE standing = 'owner' ORDER BY at")
-        return [f"{channel}:{who}" for channel, who in found]
-
-    return _read(home, url, read) or []
-
-
-def last_answer(context: CheckContext, model: str) -> datetime | None:
-    """Return when *model* last answered the gateway that runs on the home; None when it did not, or none runs. Blocks.
-
-    An answer to an earlier run proves nothing: the key may have changed since, or be missing in a restored home.
-    """
-    if "since" not in context.status:
-        return None
-
-    def read(database: Database) -> int | None:
-        query = "SELECT max(at) FROM usage WHERE model = ? AND tokens_out > 0"
-        (at,) = database.execute(query, (model,)).fetchone()
-        return int(at) if at is not None else None
-
-    microseconds = _read(context.home, context.url, read)
-    at = datetime.fromtimestamp(microseconds / 1_000_000, UTC) if microseconds is not None else None
-    return at if at is not None and at >= datetime.fromisoformat(context.status["since"]) else None
-
-
+# In the order in which the status shows them. A fact of the store has the name of its field.
 CHECKS = (
-    HealthCheck("lock", check_holder, needs_settings=False),
-    HealthCheck("gateway", check_status, needs_settings=False),
+    HealthCheck(
+        "store",
+        in_chat=True,
+        read=_read_store,
+        judge=_judge_store,
+        alert=lambda app, of: partial(find_store_outages, watcher=app.store_watcher, of=of),
+        ready=_store_readiness,
+    ),
+    HealthCheck("unknown", judge=_judge_unknown),
+    HealthCheck(
+        "channels",
+        read=lambda app: {"channels": dict(app.supervisor.states())},
+        judge=_judge_channels,
+        alert=lambda app, _: ChannelSource(app.supervisor.states, app.supervisor.refusals, app.now),
+        ready=_channel_readiness,
+    ),
+    HealthCheck(
+        "delivery",
+        in_chat=True,
+        read=_read_delays,
+        judge=_judge_delays,
+        alert=lambda app, _: partial(find_delays, delayed=app.dispatcher.delayed, states=app.supervisor.states),
+    ),
+    HealthCheck(
+        "dead_letters",
+        fetch=lambda app: app.store.outbox.dead(limit=_MOST_DEAD),
+        read_stored=_stored_dead_letters,
+        judge=_judge_dead_letters,
+        alert=lambda app, _: partial(find_dead_letters, store=app.store.alerts),
+    ),
+    HealthCheck("search", read=_read_search, judge=_judge_search),
+    HealthCheck(
+        "models",
+        read=lambda app: {"models": describe_models(app.models.default.facts.facts())},
+        read_stored=_stored_models,
+        judge=_judge_models,
+        alert=lambda app, _: partial(find_models_without_tools, models=partial(_models_without_tools, app)),
+    ),
+    HealthCheck("model", alert=lambda app, _: app.model_health),
+    HealthCheck("waits", read=_read_requests, judge=_judge_requests),
+    HealthCheck(
+        "orphaned_reminders",
+        fetch=_count_orphaned_reminders,
+        read_stored=_stored_orphaned_reminders,
+        judge=_judge_orphaned_reminders,
+    ),
+    HealthCheck(
+        "unheard",
+        read=_read_refusals,
+        judge=_judge_refusals,
+        alert=lambda app, _: BurstSource(
+            "strangers", "alerts.strangers", lambda: app.access.strangers.unanswered, app.now, many=1
+        ),
+    ),
+    HealthCheck("alerts", fetch=fetch_alerts, read_stored=_stored_alerts, judge=_judge_alerts),
+    HealthCheck("depth", in_chat=True, fetch=lambda app: app.store.journal.depth()),
+    HealthCheck(
+        "stops",
+        read_stored=_stored_stops,
+        judge=_judge_stops,
+        alert=lambda app, of: partial(find_unclean_stops, stops=app.unclean_stops, of=of),
+    ),
+    HealthCheck("jobs", in_chat=True, fetch=lambda app: app.background.work()),
+    HealthCheck("background_budget", in_chat=True, fetch=lambda app: app.background.budget()),
+    HealthCheck("today", fetch=_usage_of_today),
+    HealthCheck("cap", alert=lambda app, _: partial(find_cap_use, usage=app.usage.caps.installation_usage)),
+    HealthCheck(
+        "prices",
+        alert=lambda app, _: partial(find_unpriced_models, models=lambda: app.usage.recorder.unpriced_models),
+    ),
+    HealthCheck(
+        "login codes",
+        alert=lambda app, _: BurstSource(
+            "login-codes", "alerts.login_codes", partial(_wrong_logins, app), app.now, many=_GUESSES
+        ),
+    ),
+    HealthCheck(
+        "owner codes",
+        alert=lambda app, _: BurstSource(
+            "owner-codes", "alerts.owner_codes", lambda: app.access.claims.wrong, app.now, many=_GUESSES
+        ),
+    ),
+    HealthCheck(
+        "quarantine",
+        check_quarantine,
+        needs_settings=False,
+        alert=lambda app, of: QuarantineSource(app.home.quarantine, of=of),
+    ),
+    HealthCheck(
+        "disk",
+        check_disk,
+        needs_settings=False,
+        alert=lambda app, of: partial(find_low_disk, home=app.home.path, of=of),
+    ),
 )

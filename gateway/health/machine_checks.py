@@ -1,17 +1,19 @@
-"""Checks of this machine: the home and its files, the journal, the disk, the clock, and limits of the process."""
+"""Checks of this machine: the home and its files, the journal, the disk, the clock, and limits of the process.
+
+Those of the disk and the quarantine are read by alerts too: `gateway_checks` declares them.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
-import shutil
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
-from gateway.alerts.alert_sources import LITTLE_SPACE, TOO_LITTLE_SPACE
+from gateway.alerts.alert_sources import measure_disk
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.home import Home, holder, is_held
 from gateway.installation import ownership_hint
@@ -140,15 +142,14 @@ def check_journal(context: CheckContext) -> Iterator[Finding]:
 
 def check_disk(context: CheckContext) -> Iterator[Finding]:
     """Yield the free space on the home's disk."""
-    there = context.home.path
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    total, _, free = shutil.disk_usage(there)
-    megabytes = f"{free // (1024 * 1024):,} MB free on the disk of {context.home.path}"
-    if free >= LITTLE_SPACE:
+    space = measure_disk(context.home.path)
+    if space is None:  # it is no disk at all, and the check of the home says so
+        return
+    megabytes = f"{space.free // (1024 * 1024):,} MB free on the disk of {context.home.path}"
+    if not space.stage:
         yield ok(megabytes, "disk")
-    elif total:  # otherwise it is no disk at all, and the check of the home says so
-        yield (fail if free < TOO_LITTLE_SPACE else warn)(f"only {megabytes}; free some space", "disk")
+    else:
+        yield (fail if space.is_full else warn)(f"only {megabytes}; free some space", "disk")
 
 
 def check_open_files(context: CheckContext) -> Iterator[Finding]:
@@ -196,9 +197,7 @@ CHECKS = (
     HealthCheck("privacy", check_privacy, needs_settings=False),
     HealthCheck("owner", check_owner, needs_settings=False),
     HealthCheck("memory", check_documents, needs_settings=False),
-    HealthCheck("quarantine", check_quarantine, needs_settings=False),
     HealthCheck("journal", check_journal, seconds=600, needs_settings=False),
-    HealthCheck("disk", check_disk, needs_settings=False),
     HealthCheck("open files", check_open_files),
     HealthCheck("clock", check_clock, needs_settings=False),
 )

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.health.checks import CheckContext, HealthCheck
-from gateway.health.gateway_checks import claimed_owners
 from gateway.installation import HOW_TO_INSTALL, in_container, load_entry_points
 from gateway.net.addresses import is_loopback
 from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.settings.channel_blocks import entry_error
 from gateway.settings.disabled_tools import disabled_tools
+
+if TYPE_CHECKING:
+    from gateway.store.database import Database
 
 STOP_SECONDS = 30  # of deploy/systemd/parlour.service and docker-compose.yml; Kubernetes has the same by default
 _DEFAULT_GRACE = 25
@@ -147,10 +150,16 @@ def check_owners(context: CheckContext) -> Iterator[Finding]:
             yield warn(line, "owners", "channel")
         if block is not None and (wrong := entry_error(who, block.entry_shapes)):
             yield warn(f"PARLOUR_OWNERS: {owner!r} is not a user of {channel}: {wrong}", "owners", "id")
-    claimed = claimed_owners(context.home, context.url)
+    claimed = context.read_store(_claimed_owners) or []
     owners = [*settings.owners, *(f"{each} (by claim code)" for each in claimed)]
     line = "no owner is set; only someone at this machine can act as owner; run `parlour owner claim`, or set"
     yield ok(", ".join(owners), "owners") if owners else warn(f"{line} PARLOUR_OWNERS", "owners")
+
+
+def _claimed_owners(database: Database) -> list[str]:
+    """Return the owners who claimed the bot with a code, as channel:user_id."""
+    found = database.execute("SELECT channel, who FROM access WHERE standing = 'owner' ORDER BY at")
+    return [f"{channel}:{who}" for channel, who in found]
 
 
 def check_timezone(context: CheckContext) -> Iterator[Finding]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from zoneinfo import ZoneInfo
 
 from gateway.control import ControlConnection, Line
 from gateway.control.registry import argument, operation, option, plain, rows
@@ -23,18 +21,11 @@ from gateway.text.text_units import strip_control_characters
 
 if TYPE_CHECKING:
     from channels.web.adapter import WebChannel
-    from gateway.access.refusal_log import ChannelRefusals
-    from gateway.app.access import AdmissionJudge
     from gateway.app.runtime import Runtime
-    from gateway.store.jobs import SqlJobs
 
 _MOST_LINES = 1_000
-_MOST_DEAD = 20
-_MOST_DELAYED = 20  # chats
 _FILE_PIECE = 512 * 1024  # bytes of a file in one line
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
-
-_AT_ONCE = 200  # reminders that are judged before other work gets a chance
 
 
 def _not_in_quarantine(name: str) -> UserError:
@@ -132,55 +123,20 @@ class GatewayOperations(OperationGroup):
         The findings in it are those of `parlour doctor` and of the console. Each part that the store has a share in is
         read by itself: one that does not answer in time is a finding, and leaves the others known.
         """
-        from gateway.health.checks import read_facts
-        from gateway.health.gateway_checks import status_findings
-        from gateway.i18n.missing_abilities import describe_models
-        from gateway.store_watcher import DEADLINE
+        from gateway.health.gateway_checks import read_status, status_findings
 
-        app, now = self._app, datetime.now(UTC)
-        delayed, requests = app.dispatcher.delayed(), app.access.pairing.pending_requests()
-        places, error = sum(each.is_place for each in requests), app.recall.last_error()
-        known = {
-            "version": program_version(),
-            "home": str(app.home.path),
-            "gateway": "running" if app.channels else "not running",
-            "since": plain(self._started_at),
-            "channels": dict(app.supervisor.states()),
-            "unheard": {name: _refusal_counts(each) for name, each in app.refusals.summary().items()},
-            "delayed_chats": len(delayed),
-            "delayed": delayed[:_MOST_DELAYED],
-            **({"page": app.web.url} if app.channels else {}),
-            "waits": {"people": len(requests) - places, "places": places},
-            "models": describe_models(app.models.default.facts.facts()),
-            **({"search": f"keywords only: {error}"} if error else {}),
-        }
-        state, unknown = app.store_watcher.state, dict[str, str]()
-        cause, since = (state.cause, state.since) if state is not None else ("", now)
-        if not cause:
-            reads = self._stored_facts()
-            facts, unknown = await read_facts(reads, DEADLINE)
-            known |= facts.pop("depth", {}) | facts
-            if len(unknown) == len(reads):
-                cause, since, unknown = next(iter(unknown.values())), now, {}
-        store = {"writable": False, "since": since, "cause": cause} if cause else {"writable": True}
-        line = plain({**known, "unknown": unknown, "store": store})
+        app = self._app
+        line = plain(
+            {
+                "version": program_version(),
+                "home": str(app.home.path),
+                "gateway": "running" if app.channels else "not running",
+                "since": self._started_at,
+                **({"page": app.web.url} if app.channels else {}),
+                **await read_status(app),
+            }
+        )
         yield {**line, "findings": [each.to_line() for each in status_findings(line)]}
-
-    def _stored_facts(self) -> Mapping[str, Callable[[], Awaitable[Any]]]:
-        """Return how each part of the status is read that the store has a share in, by its name."""
-        from gateway.i18n.time_zones import find_midnight
-
-        app, zone, now = self._app, self._app.settings.timezone, self._app.now()
-        midnight = find_midnight(now, ZoneInfo(zone))
-        return {
-            "depth": app.store.journal.depth,
-            "alerts": app.alerts.alert_statuses,
-            "jobs": app.background.work,
-            "background_budget": app.background.budget,
-            "today": lambda: app.store.usage.by("day", since=midnight, until=now, zone=zone),
-            "orphaned_reminders": lambda: count_orphaned_reminders(app.store.jobs, app.access.judge, now),
-            "dead_letters": lambda: app.store.outbox.dead(limit=_MOST_DEAD),
-        }
 
     @operation(
         "sessions list",
@@ -351,32 +307,3 @@ class GatewayOperations(OperationGroup):
         if not self._app.chat_pages:
             raise self._absent("the page is disabled; set channels.web.enabled to true")
         return self._app.chat_pages[0]
-
-
-def _refusal_counts(refusals: ChannelRefusals) -> Line:
-    reasons = dict(refusals.reasons.most_common())
-    return {
-        "since": plain(refusals.since),
-        "messages": refusals.messages,
-        "people": len(refusals.people),
-        "reasons": reasons,
-    }
-
-
-async def count_orphaned_reminders(jobs: SqlJobs, judge: AdmissionJudge, now: datetime) -> Sequence[Mapping[str, Any]]:
-    """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
-    from agent.reminders.reminder import REMIND, reminders_in
-    from gateway.app.access import has_lost_access
-
-    found = [each for each in reminders_in(await jobs.pending_of(REMIND)) if not each.is_fired]
-    verdicts: dict[tuple[str, str], bool] = {}
-    counts: Counter[str] = Counter()
-    for n, reminder in enumerate(found, 1):
-        place = (str(reminder.key), reminder.by)
-        if place not in verdicts:
-            verdicts[place] = has_lost_access(judge, reminder.message("", now, reminder.kind))
-        if verdicts[place]:
-            counts[f"{reminder.key.channel}:{reminder.by}"] += 1
-        if n % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return [{"who": who, "count": count} for who, count in sorted(counts.items())]

@@ -18,7 +18,7 @@ from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.app import model_trial
 from gateway.app.model_trial import ModelTrial, try_model
-from gateway.commands.doctor import collect_findings
+from gateway.health.doctor import collect_findings
 from gateway.ports.setup import Finding, FindingLevel
 from gateway.settings.llm import LlmSettings
 from tests.e2e.agent.test_model_abilities_wire import REFUSALS, StrictServer, settings

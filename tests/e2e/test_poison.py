@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway import quarantine
-from gateway.commands.doctor import collect_findings
+from gateway.health.doctor import collect_findings
 from gateway.i18n import translate
 from tests.fakes.crashing_channel import GIBBERISH, POISON
 from tests.fakes.forked_command import ForkedCommand, fork_command, fork_into

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backup import backup
-from gateway.commands.doctor import collect_findings
+from gateway.health.doctor import collect_findings
 from gateway.i18n import translate
 from gateway.journal_file import OpenChoice
 from gateway.ports.memory import BYTES

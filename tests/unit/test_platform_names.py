@@ -26,7 +26,7 @@ LOCAL_NAMES = {
     ("agent/web/web_tools.py", "web"),
     ("gateway/health/network_checks.py", "web"),
     ("gateway/health/settings_checks.py", "web"),
-    ("gateway/health/gateway_checks.py", "web"),
+    ("gateway/health/doctor.py", "web"),
     ("gateway/settings/load.py", "web"),
     ("agent/tools/toolbox.py", "web"),
 }

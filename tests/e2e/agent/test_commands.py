@@ -245,7 +245,7 @@ async def test_a_command_that_breaks_is_told_and_ends(monkeypatch: pytest.Monkey
         async def broken() -> dict[str, object]:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(type(parlour.app.commands.status), "status", lambda _: broken())
+        monkeypatch.setattr(type(parlour.app.background), "work", lambda _: broken())
         text = await parlour.channel.ask("c", "/status")
         assert text.startswith(translate("failures.bug"))
         await parlour.idle()

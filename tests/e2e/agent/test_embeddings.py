@@ -15,9 +15,9 @@ import pytest
 
 from agent.memory.search import embedding
 from agent.memory.search.embedding import build_embedder
-from gateway.commands.doctor import collect_findings
 from gateway.errors import ModelFailed
 from gateway.health import settings_checks
+from gateway.health.doctor import collect_findings
 from gateway.i18n import translate
 from gateway.ports.setup import Finding
 from tests.fakes.embeddings import EmbeddingFault

@@ -17,7 +17,8 @@ from agent.llm.request_messages import NO_TOOLS
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ModelAbility
 from gateway.events import Attachment
-from gateway.health.gateway_checks import fetch_status, read_stored_status, status_findings
+from gateway.health.doctor import fetch_status
+from gateway.health.gateway_checks import read_stored_status, status_findings
 from gateway.home import Home
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from gateway.health.gateway_checks import fetch_status, status_findings
+from gateway.health.doctor import fetch_status
+from gateway.health.gateway_checks import fetch_alerts, status_findings
 from gateway.home import Home
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_server import DiscordServer, open_discord
@@ -91,7 +92,7 @@ async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(
         await parlour.app.alerts.watch.check_once()
         await parlour.idle()
         assert {name: len(lines) for name, lines in world.told().items()} == {"slack": 1, "telegram": 1, "discord": 1}
-        (line,) = await parlour.app.alerts.alert_statuses()
+        (line,) = await fetch_alerts(parlour.app)
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 3, False)
 
 
@@ -104,7 +105,7 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
         parlour.kill(tmp_path / "killed")
     async with world.open_gateway(tmp_path / "killed") as parlour:
         watch = parlour.app.alerts.watch
-        while not (line := (await parlour.app.alerts.alert_statuses())[0])["lost"]:
+        while not (line := (await fetch_alerts(parlour.app))[0])["lost"]:
             watch.check_now.set()
             await asyncio.sleep(0.02)
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 0, True)
@@ -115,7 +116,7 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
         await within(20, lambda: bool(world.telegram.shown(77)))
         watch.check_now.set()
         await within(20, lambda: any(KILLED in each for each in world.telegram.shown(77)))
-        (line,) = await parlour.app.alerts.alert_statuses()
+        (line,) = await fetch_alerts(parlour.app)
         assert (line["told"], line["untold"]) == (1, False)
 
 
@@ -159,7 +160,7 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
         environment = {"PARLOUR_ALERT_URL": f"http://{place}/secret"}
         async with gateway(home=tmp_path / "killed", model=InstantModel(), environment=environment) as parlour:
             await within(20, lambda: {each["kind"] for each in bodies} == {"ping", "event"})
-            (line,) = await parlour.app.alerts.alert_statuses()
+            (line,) = await fetch_alerts(parlour.app)
             assert (line["cause"], line["untold"]) == ("killed", True)
             url = parlour.app.web.url
             async with (
@@ -169,7 +170,7 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
                 assert (await page.receive_json(timeout=20))["type"] == "history"
                 parlour.app.alerts.watch.check_now.set()
                 shown = await page.receive_json(timeout=20)
-            (line,) = await parlour.app.alerts.alert_statuses()
+            (line,) = await fetch_alerts(parlour.app)
     (event,) = [each for each in bodies if each["kind"] == "event"]
     assert (event["cause"], event["level"], event["state"]) == ("killed", "critical", "firing")
     assert event["text"].startswith("The bot was terminated without a clean shutdown")

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.commands.doctor import collect_findings
 from gateway.delivery import delivery_context
 from gateway.events import Attachment, MessagePart, SessionKey
+from gateway.health.doctor import collect_findings
 from gateway.health.network_checks import probe_proxy
 from gateway.ports.memory import FileKind
 from gateway.ports.setup import FindingLevel

@@ -18,9 +18,9 @@ import pytest
 # Loaded before a test begins: on a busy machine that took the seconds in which the platform has to answer.
 import channels.telegram.setup  # noqa: F401
 from gateway.app import ExtraPlugins, open_app, serve
-from gateway.commands.doctor import collect_findings
 from gateway.health import machine_checks
 from gateway.health.checks import CheckContext, HealthCheck
+from gateway.health.doctor import collect_findings
 from gateway.health.network_checks import verify
 from gateway.ports.channel import PlatformEvent
 from gateway.ports.journal import UsageRow

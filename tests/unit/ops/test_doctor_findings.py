@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from gateway.app import ExtraPlugins, open_app, serve
-from gateway.commands import doctor
-from gateway.commands.doctor import collect_findings
 from gateway.errors import UserError
+from gateway.health import doctor
+from gateway.health.doctor import collect_findings
 from gateway.ports.setup import Finding, FindingLevel
 from gateway.preflight import require_startable
 from gateway.settings import load_settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.commands.doctor import collect_findings
+from gateway.health.doctor import collect_findings
 from gateway.ports.setup import Finding, FindingLevel
 
 

@@ -10,7 +10,7 @@ import pytest
 import time_machine
 
 from gateway.app.model_trial import try_model
-from gateway.health import machine_checks, settings_checks
+from gateway.health import gateway_checks, machine_checks, settings_checks
 from gateway.health.checks import CheckContext
 from gateway.health.machine_checks import open_file_limit
 from gateway.health.settings_checks import STOP_SECONDS
@@ -42,7 +42,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 async def local_errors(environment: dict[str, str]) -> list[Finding]:
     """Return what this machine alone says is wrong."""
     context = CheckContext(report=check_settings(environment), environment=environment)
-    checks = (*settings_checks.CHECKS, *machine_checks.CHECKS)
+    checks = (*settings_checks.CHECKS, *machine_checks.CHECKS, *gateway_checks.CHECKS)
     found = [each for check in checks for each in await check.run(context)]
     return [each for each in found if each.level is not FindingLevel.OK]
 

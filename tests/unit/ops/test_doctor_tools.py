@@ -13,8 +13,8 @@ from agent.attachments.process_confinement import FILES_ARE_READ
 from agent.reminders.reminder import Reminder
 from agent.reminders.reminder_jobs import REVOKED
 from gateway.admission import policy_of
-from gateway.commands.doctor import collect_findings
 from gateway.events import SessionKey
+from gateway.health.doctor import collect_findings
 from gateway.installation import operator_command
 from gateway.ports.setup import FindingLevel
 from gateway.settings import disabled_tools

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from gateway.commands.doctor import collect_findings
 from gateway.health.checks import CheckContext
+from gateway.health.doctor import collect_findings
 from gateway.health.network_checks import check_addresses
 from gateway.net import public_http
 from gateway.ports.setup import FindingLevel

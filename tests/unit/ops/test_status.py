@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from gateway.app.runtime import Runtime
 from gateway.control import Line
 from gateway.control.registry import bind_group
 from gateway.errors import UserError
+from gateway.health import gateway_checks
+from gateway.health.checks import HealthCheck
 from gateway.operations.gateway import GatewayOperations, status_rows
 from gateway.operations.memory import MemoryOperations
 from gateway.ports.journal import Job, UsageRow
@@ -78,22 +81,39 @@ async def test_status_names_what_was_given_up(app: Runtime) -> None:
     assert "2 to telegram, the latest " in told
 
 
-async def test_a_part_that_hangs_is_unknown_and_hides_no_other(app: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+FETCHED = [each for each in gateway_checks.CHECKS if each.fetch is not None]
+
+
+@pytest.mark.parametrize("check", FETCHED, ids=[each.name for each in FETCHED])
+async def test_a_part_that_hangs_is_unknown_and_hides_no_other(
+    app: Runtime, check: HealthCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its finding names it; the rest is known, and the store counts as writable."""
 
-    async def hang(*_: object, **__: object) -> None:
+    async def hang(_: Runtime) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("gateway.store_watcher.DEADLINE", timedelta(milliseconds=50))
-    monkeypatch.setattr(app.store.usage, "by", hang)
+    checks = [replace(each, fetch=hang) if each is check else each for each in gateway_checks.CHECKS]
+    monkeypatch.setattr(gateway_checks, "DEADLINE", timedelta(milliseconds=50))
+    monkeypatch.setattr(gateway_checks, "CHECKS", checks)
     line = await status(app)
-    assert line["unknown"] == {"today": "it does not answer"}
+    assert line["unknown"] == {check.name: "it does not answer"}
     assert line["store"] == {"writable": True}
-    assert line["queued"] == 0
-    assert "today" not in line
-    (found,) = [each for each in line["findings"] if each["id"] == "status.today"]
-    assert (found["level"], "today: unknown, the store could not be read" in found["text"]) == ("WARN", True)
+    assert check.name not in line
+    assert {each.name for each in FETCHED} - {check.name, "depth"} <= line.keys()
+    (found,) = [each for each in line["findings"] if each["id"] == f"status.{check.name}"]
+    words = f"{check.name.replace('_', ' ')}: unknown, the store could not be read"
+    assert (found["level"], words in found["text"]) == ("WARN", True)
     assert any(found["text"] in row for row in status_rows([line], {}))
+
+
+def test_each_thing_of_a_gateway_is_checked_once() -> None:
+    """A check has one name for all of its readers, and at least one reader."""
+    names = [each.name for each in gateway_checks.CHECKS]
+    assert len(names) == len(set(names))
+    assert [each.name for each in gateway_checks.CHECKS if each.ready is not None] == ["store", "channels"]
+    readers = ("find", "read", "fetch", "judge", "alert", "ready")
+    assert all(any(getattr(each, reader) for reader in readers) for each in gateway_checks.CHECKS)
 
 
 async def test_status_says_how_the_work_beside_the_turns_stands(app: Runtime) -> None:

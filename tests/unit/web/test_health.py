@@ -8,7 +8,9 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -18,6 +20,7 @@ import structlog
 from starlette.routing import Route
 
 from gateway.errors import StoreUnavailable
+from gateway.health.gateway_checks import readiness
 from gateway.store_watcher import CALM, StoreState, StoreWatcher
 from gateway.web.health import HealthEndpoints
 from gateway.web.metrics import DEPTH, METRICS, OF_STORE, MetricKind, PrometheusRecorder, metrics_route, record_depth
@@ -62,6 +65,11 @@ def watch(journal: FillingJournal, meter: PrometheusRecorder | None = None) -> S
     )
 
 
+def watched(store: Any, channels: Mapping[str, bool | None]) -> Any:
+    """Return as much of a gateway as /readyz reads."""
+    return SimpleNamespace(store_watcher=store, supervisor=SimpleNamespace(shard_states=lambda: channels))
+
+
 @asynccontextmanager
 async def served(*routes: Route, public_url: str | None = None) -> AsyncIterator[str]:
     """Serve *routes* and give their address; with a *public_url* there is a proxy on this machine."""
@@ -93,7 +101,7 @@ async def test_ready_is_a_writable_journal_and_every_channel_tried(
     journal.is_full = is_full
     watcher = watch(journal)
     await watcher.measure()
-    health = HealthEndpoints(store=lambda: watcher.state, channels=lambda: channels)
+    health = HealthEndpoints(partial(readiness, watched(watcher, channels)))
     async with served(*health.routes()) as url, aiohttp.ClientSession() as session:
         async with session.get(f"{url}readyz") as answer:
             assert (answer.status, await answer.json()) == (status, body)
@@ -105,12 +113,12 @@ async def test_asking_writes_nothing() -> None:
     """A probe in a loop is no load on the disk: it reads the last measurement, and before the first is not ready."""
     journal = FillingJournal()
     watcher = watch(journal)
-    health = HealthEndpoints(store=lambda: watcher.state, channels=dict)
-    assert not health.readiness()[0]
+    app = watched(watcher, {})
+    assert not readiness(app)[0]
     for is_full in (False, True, False):
         journal.is_full = is_full
         await watcher.measure()
-        assert [health.readiness()[0] for _ in range(5)] == [not is_full] * 5
+        assert [readiness(app)[0] for _ in range(5)] == [not is_full] * 5
     assert journal.checks == 3
 
 
@@ -266,7 +274,7 @@ async def test_probes_answer_to_any_name_with_a_bare_word(host: str) -> None:
     """A load balancer asks by an address or a service name; a foreign page that was pointed here learns nothing."""
     state = StoreState(is_writable=True, since=datetime.now(UTC))
     channels: dict[str, bool | None] = {"secret-name": False}
-    health = HealthEndpoints(store=lambda: state, channels=lambda: channels)
+    health = HealthEndpoints(partial(readiness, watched(SimpleNamespace(state=state), channels)))
     routes = [*health.routes(), Route("/other", health.routes()[0].endpoint), metrics_route(PrometheusRecorder())]
     async with served(*routes) as url, aiohttp.ClientSession() as session:
         for path, word in (("healthz", "alive\n"), ("readyz", "ready\n")):

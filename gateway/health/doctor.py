@@ -1,4 +1,4 @@
-"""`parlour doctor`: the list of all checks, and those that need the agent."""
+"""`parlour doctor`: the list of all checks, those of a gateway that runs, and those that need the agent."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import typer
 
+from gateway.control.gateway_client import connect
 from gateway.errors import ParlourError, SettingsError, ToolFailed, UserError
 from gateway.health import gateway_checks, machine_checks, network_checks, settings_checks
-from gateway.health.checks import CheckContext, HealthCheck
+from gateway.health.checks import CheckContext, HealthCheck, Status
+from gateway.home import Home, in_use, is_held
 from gateway.journal_file import lost_journal
 from gateway.logs import configure_logs
 from gateway.ports.setup import Finding, FindingLevel, fail, ok, warn
-from gateway.settings import check_settings, secret_values
+from gateway.settings import Settings, check_settings, secret_values
+from gateway.settings.resolve import apply_rename, normalize_names
+from gateway.settings.sources import read_environment
 from gateway.text.text_units import strip_control_characters
+
+if TYPE_CHECKING:
+    from gateway.store.database import Database
+
+_RECENTLY = timedelta(days=1)  # an answer in this time shows that a model works
 
 
 def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
@@ -61,16 +71,55 @@ async def collect_findings(
         if database and not any(each.level is FindingLevel.FAIL for each in database):
             context = replace(context, url=context.settings.store.address)
     try:
-        context = replace(context, status=await gateway_checks.fetch_status(context.home))
+        context = replace(context, status=await fetch_status(context.home))
     except UserError as error:
         context = replace(context, error=str(error))
-    for check in LOCAL_CHECKS:
-        for finding in await check.run(context):
-            yield finding
-    if not is_offline:
-        for findings in await asyncio.gather(*(check.run(context) for check in ONLINE_CHECKS)):
+    groups = [[each] for each in CHECKS if not each.calls_others]
+    groups += [] if is_offline else [[each for each in CHECKS if each.calls_others]]
+    for group in groups:
+        for findings in await asyncio.gather(*(check.run(context) for check in group)):
             for finding in findings:
                 yield finding
+
+
+async def fetch_status(home: Home) -> Status:
+    """Return the status of the gateway that runs on *home*; empty if none runs. Raises UserError if it is starting."""
+    async with connect(home) as client:
+        return {} if client is None else await anext(client.call("status", {}))
+
+
+def check_holder(context: CheckContext) -> Iterator[Finding]:
+    """Yield whether the gateway that holds the home has other settings than these."""
+    if not is_held(context.home):
+        return
+    theirs = urlsplit(str(context.status.get("page", ""))).port
+    ours = _chosen_port(context.settings, context.environment) if context.report.settings else 0
+    where = f"its page is on port {theirs}"
+    if ours and theirs and theirs != ours:
+        yield fail(
+            f"another gateway uses this home: {in_use(context.home)}; {where}, these settings say {ours}", "lock"
+        )
+    else:
+        yield ok(f"a gateway is running on this home{f'; {where}' if theirs else ''}", "lock")
+    if context.error:
+        yield warn(context.error, "gateway")
+
+
+def _chosen_port(settings: Settings, environment: Mapping[str, str]) -> int:
+    """Return the page's port if *environment* names it, else 0: the gateway's own environment may name another one."""
+    names = {apply_rename(normalize_names(leaf))[0].path for leaf in read_environment(environment)}
+    is_chosen = not names.isdisjoint({("web", "port"), ("web", "published_port")})
+    return (settings.web.published_port or settings.web.port) if is_chosen else 0
+
+
+def check_status(context: CheckContext) -> Iterator[Finding]:
+    """Yield the findings in the status; a trial of the models finds out again what they lack."""
+    if "findings" in context.status:
+        found = [Finding.from_line(each) for each in context.status["findings"]]
+    else:  # no gateway runs, or one of an earlier release
+        stored = context.status or gateway_checks.read_stored_status(context.home, context.url)
+        found = [*gateway_checks.status_findings(stored)]
+    return (each for each in found if not (context.asks_model and each.id == "model.lacks"))
 
 
 def check_reader(_: CheckContext) -> Iterator[Finding]:
@@ -169,8 +218,8 @@ async def check_model(context: CheckContext) -> list[Finding]:
     # The models of llm.models only with --model.
     for name in dict.fromkeys(["", *llm.fallbacks, *(llm.models if context.asks_model else ())]):
         model, now = llm.asking(name), datetime.now(UTC)
-        at = None if context.asks_model else await asyncio.to_thread(gateway_checks.last_answer, context, model.model)
-        if at is None or now - at >= gateway_checks.LATELY:
+        at = None if context.asks_model else await asyncio.to_thread(_last_answer, context, model.model)
+        if at is None or now - at >= _RECENTLY:
             tried.append((name, model))
             continue
         minutes = max(0, int((now - at).total_seconds() // 60))
@@ -191,17 +240,36 @@ async def check_model(context: CheckContext) -> list[Finding]:
     return found
 
 
-LOCAL_CHECKS = (
+def _last_answer(context: CheckContext, model: str) -> datetime | None:
+    """Return when *model* last answered the gateway that runs on the home; None when it did not, or none runs. Blocks.
+
+    An answer to an earlier run proves nothing: the key may have changed since, or be missing in a restored home.
+    """
+    if "since" not in context.status:
+        return None
+
+    def read(database: Database) -> int | None:
+        query = "SELECT max(at) FROM usage WHERE model = ? AND tokens_out > 0"
+        (at,) = database.execute(query, (model,)).fetchone()
+        return int(at) if at is not None else None
+
+    microseconds = context.read_store(read)
+    at = datetime.fromtimestamp(microseconds / 1_000_000, UTC) if microseconds is not None else None
+    return at if at is not None and at >= datetime.fromisoformat(context.status["since"]) else None
+
+
+# Those of this machine are made in this order, then all that call others at once.
+CHECKS = (
     *settings_checks.CHECKS,
     *machine_checks.CHECKS,
+    HealthCheck("lock", check_holder, needs_settings=False),
+    HealthCheck("gateway", check_status, needs_settings=False),
     *gateway_checks.CHECKS,
     HealthCheck("journal", check_transcripts, seconds=600, needs_settings=False),
     HealthCheck("caps", check_prices),
     HealthCheck("model", check_fallbacks),
     HealthCheck("reader", check_reader, needs_settings=False),
-)
-ONLINE_CHECKS = (
     *network_checks.CHECKS,
-    HealthCheck("search", check_search, seconds=60),
-    HealthCheck("model", check_model, seconds=120),
+    HealthCheck("search", check_search, seconds=60, calls_others=True),
+    HealthCheck("model", check_model, seconds=120, calls_others=True),
 )
