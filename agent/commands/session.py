@@ -7,6 +7,7 @@ from dataclasses import replace
 from agent.base.transcript_lines import FORGOTTEN
 from agent.commands.command import CommandContext, CommandReply, command
 from agent.commands.model import has_model
+from agent.memory.prompt.due_jobs import PROMPT, SUMMARISE, UPDATE
 from agent.memory.storage.messages import DISABLED_MEMORY_WINDOW
 from agent.tools.offline_model import hint
 from agent.turns.turn import RETRY_PREFIX, retried_turn
@@ -43,9 +44,10 @@ async def new(context: CommandContext) -> CommandReply:
         return CommandReply(text=context.translate("commands.new"), new_transcript=True)
     job = Job(
         id=f"summarise:{session.transcript}",
-        kind="summarise",
+        kind=UPDATE,
         scope=context.scope,
         payload={
+            PROMPT: SUMMARISE,
             "key": str(context.key),
             "transcript": session.transcript,
             "turn": context.turn.id,

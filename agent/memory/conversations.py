@@ -27,7 +27,9 @@ from agent.llm.model_calls import ModelProvider, UnusableAnswer, build_prompt, c
 from agent.memory.erasure.purge_jobs import scrub_job
 from agent.memory.erasure.scope_files import DIGEST
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
+from agent.memory.jobs.job_kinds import JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.prompt.due_jobs import PROMPT, UPDATE
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.messages import conversation
 from agent.memory.storage.session_file_writer import SessionFileWriter
@@ -69,7 +71,8 @@ _SYSTEM = (
 _CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # bidirectional ones too
 _MARKS = re.compile(r"^[\s#>*_`\"'“”„«»-]+|[\s*_`\"'“”«».]+$")
 DELETE_CONVERSATION = "delete_conversation"  # kind of the job that erases a deleted conversation
-TITLE_CONVERSATION = "title_conversation"  # kind of the job that asks a model for a title
+DELETION_OF_CONVERSATION_JOBS = JobKind(name=DELETE_CONVERSATION, pace=JobPace.LONG)
+TITLE_CONVERSATION = "title_conversation"  # the prompt that asks for a title
 TITLE_AFTER = timedelta(seconds=10)  # the first message; most answers are there by then
 _PREFIX = "conversation/"  # of the names of preferences
 _HOUR = timedelta(hours=1)
@@ -152,9 +155,9 @@ class StoredConversations:
             scope = row.scope if row is not None else ""
             job = Job(
                 id=title_job_id(key, scope),
-                kind=TITLE_CONVERSATION,
+                kind=UPDATE,
                 scope=scope,
-                payload={"key": str(key)},
+                payload={PROMPT: TITLE_CONVERSATION, "key": str(key)},
                 due_at=now + TITLE_AFTER,
             )
             await self.jobs.put(job)

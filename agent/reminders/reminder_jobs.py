@@ -7,7 +7,7 @@ slot once, and a cancelled reminder does not come back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.memory.jobs.approval_questions import short
-from agent.memory.jobs.job_runner import Handler, RetryJobLater, send_job_report
+from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
+from agent.memory.jobs.job_runner import RetryJobLater, send_job_report
 from agent.reminders.quiet_hours import QuietHours
 from agent.reminders.reminder import (
     DO,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SETTLE = "remind-settle"  # the kind of jobs that note how a fired reminder ended
+REMINDER_JOBS = JobKind(name=REMIND, pace=JobPace.QUICK, erasure=JobErasure.OWN, export="reminders.jsonl")
+SETTLE_JOBS = JobKind(name=SETTLE, pace=JobPace.QUICK)
 FAILED, REVOKED = "failed", "access"
 SILENT_AFTER = timedelta(days=30)
 _AT_ONCE = 4  # fired reminders that have not ended; others wait, so that messages of people are not held up
@@ -68,11 +71,6 @@ class ReminderJobs:
     meter: MetricsRecorder
     _in_flight: set[str] = field(default_factory=set)  # turns
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def quick(self) -> Mapping[str, Handler]:
-        """Handlers by kind; they run one after the other."""
-        return {REMIND: self.fire, SETTLE: self.settle}
 
     async def fire(self, job: Job) -> RetryJobLater | None:
         """Fire a reminder that is due, or put it off. Raises StoreUnavailable."""

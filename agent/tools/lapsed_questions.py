@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from agent.memory.jobs.job_runner import Handler, send_job_report
+from agent.memory.jobs.job_runner import send_job_report
 from agent.tools.tool_questions import (
-    TOOL_DENIAL,
-    TOOL_QUESTION,
     ToolApprovals,
     ToolQuestion,
     allowed_message,
@@ -34,11 +32,6 @@ class LapsedQuestions:
     language: Callable[[SessionKey], str]
     has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
     now: Callable[[], datetime]
-
-    @property
-    def quick(self) -> Mapping[str, Handler]:
-        """Handlers by kind."""
-        return {TOOL_QUESTION: self.lapse, TOOL_DENIAL: self.end_denial}
 
     async def lapse(self, job: Job) -> None:
         """End a question, and say in its chat which calls did not run. Raises StoreUnavailable.

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
 from agent.tools.tool_questions import ToolQuestion, format_subject
 from gateway.events import SessionKey, short_id
 from gateway.i18n import translate
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 
 STANDING_DECISION = "tool_decision"
+DECISION_JOBS = JobKind(
+    name=STANDING_DECISION, pace=JobPace.QUICK, erasure=JobErasure.ADMIN, export="tool_decisions.jsonl"
+)
 DURATION = timedelta(days=30)  # of a yes
 _UNTIL_REVOKED = timedelta(days=36_500)  # of a no
 

@@ -17,6 +17,7 @@ from cachetools import LRUCache
 
 from agent.base.one_line import code_block, show_json
 from agent.llm.chat_model import ToolCall
+from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
 from gateway.events import (
     ChatKind,
     InboundKind,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 TOOL_QUESTION = "tool_question"
 TOOL_DENIAL = "tool_denial"
+QUESTION_JOBS = JobKind(name=TOOL_QUESTION, pace=JobPace.QUICK, erasure=JobErasure.ADMIN)
+DENIAL_JOBS = JobKind(name=TOOL_DENIAL, pace=JobPace.QUICK, erasure=JobErasure.ADMIN)
 ALLOWED = "job:allowed/"  # of a question's id; the text is the question
 LONGEST_SHOWN = 1_500  # characters of arguments in the question: what cannot be shown in full is not asked
 LONGEST_ATTACHED = 20_000  # in a file with the question

@@ -14,6 +14,7 @@ from agent.llm.chat_model import ChatModel
 from agent.memory.erasure.commit_filter import CommitFilter
 from agent.tools.tool import Tool
 from gateway.admission import AdmissionPolicy
+from gateway.app.job_kinds import JOB_KINDS
 from gateway.errors import SettingsError, UserError
 from gateway.installation import HOW_TO_INSTALL, load_entry_points
 from gateway.ports.channel import ChannelPlugin, PlatformTraits
@@ -119,7 +120,7 @@ async def open_store(
         zone=settings.timezone,
         is_shared=settings.store.shared,
         objects=objects,
-        erased_words=CommitFilter(),
+        erased_words=CommitFilter(JOB_KINDS),
     )
     try:
         open_engine = entry_points[scheme].load()

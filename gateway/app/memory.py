@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,28 +11,33 @@ from typing import TYPE_CHECKING
 from agent.base.disk import Disk
 from agent.base.scopes import person_of
 from agent.files.file_workspace import ScopeWorkspaces
-from agent.memory.account_links.account_linker import LINK, UNLINK, AccountLinker
+from agent.memory.account_links.account_linker import LINK_JOBS, UNLINK_JOBS, AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
-from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
-from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, StoredConversations, TitlePrompt
+from agent.memory.account_links.scope_lock import ScopeLock, lock_handler
+from agent.memory.conversations import (
+    DELETION_OF_CONVERSATION_JOBS,
+    TITLE_CONVERSATION,
+    StoredConversations,
+    TitlePrompt,
+)
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.erasure.erase_service import EraseService
-from agent.memory.erasure.purge_jobs import PurgeJobs
-from agent.memory.erasure.retention import RetentionJob
-from agent.memory.erasure.scope_eraser import ScopeEraser
+from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS, EraseService
+from agent.memory.erasure.purge_jobs import FORGET_JOBS, FORGOTTEN_JOBS, PURGE_JOBS, SCRUB_JOBS, PurgeJobs
+from agent.memory.erasure.retention import RETENTION_JOBS, RetentionJob
+from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS, ScopeEraser
 from agent.memory.erasure.scope_files import ErasureStorage
-from agent.memory.erasure.word_eraser import ASK_ERASURE, WordEraser
+from agent.memory.erasure.word_eraser import WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
-from agent.memory.jobs.chat_edits import ChatMemoryEditor
+from agent.memory.jobs.chat_edits import EDIT_JOBS, ChatMemoryEditor
+from agent.memory.jobs.job_kinds import JobKind, JobPace
 from agent.memory.jobs.job_runner import Handler, JobRunner
-from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.privacy.export_jobs import EXPORT, UNEXPORT, ExportJobs, PrivacyFacts, PrivacyService
+from agent.memory.jobs.memory_jobs import REMEMBER_JOBS, MemoryJobs
+from agent.memory.privacy.export_jobs import EXPORT_JOBS, ExportJobs, PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import (
     CONSOLIDATE,
-    EDIT,
     FLUSH,
     NOTE,
     SUMMARISE,
@@ -44,17 +48,23 @@ from agent.memory.storage.stored_sessions import StoredSessions
 from agent.memory.update.consolidator import Consolidator
 from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
 from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamService
-from agent.memory.update.dream_phases import DREAM
+from agent.memory.update.dream_phases import DREAM_JOBS
 from agent.memory.update.dreamer import Dreamer, DreamSchedule
-from agent.memory.update.memory_updates import MemoryUpdates, UpdateContext, UpdatePrompt
+from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS, MemoryUpdates, UpdateContext, UpdatePrompt
 from agent.memory.update.note_updates import FlushPrompt, SessionNotePrompt
 from agent.memory.versioning.memory_service import MemoryService
-from agent.memory.versioning.message_deletions import DELETED, UNLEARN, DerivedDataFinder, MessageDeletionJobs
-from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
+from agent.memory.versioning.message_deletions import (
+    DELETION_JOBS,
+    UNINDEX_JOBS,
+    DerivedDataFinder,
+    MessageDeletionJobs,
+)
+from agent.reminders.reminder_jobs import REMINDER_JOBS, SETTLE_JOBS
+from agent.tools.standing_decisions import DECISION_JOBS, StandingDecisions
+from agent.tools.tool_questions import DENIAL_JOBS, QUESTION_JOBS
 from gateway.app.isolation import LOCAL_ACCOUNTS
+from gateway.app.job_kinds import JOB_KINDS
 from gateway.app.models import configured_models
-from gateway.ports.journal import REMEMBER
-from gateway.ports.memory import UNINDEX
 from gateway.unscoped_data import HomeUnscopedData
 
 if TYPE_CHECKING:
@@ -192,7 +202,7 @@ def _build_erasure(
     stored_conversations: StoredConversations,
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
-    words = WordEraser(storage, workspaces, stored_conversations.forget_titles)
+    words = WordEraser(storage, workspaces, stored_conversations.forget_titles, JOB_KINDS)
     purge = PurgeJobs(storage=storage, word_eraser=words)
     eraser = ScopeEraser(
         storage=storage,
@@ -228,6 +238,7 @@ def build_privacy(app: Runtime) -> PrivacyService:
         limit=lambda channel: min(app.configured_channels.file_limit(channel), longest),
         zone=app.locales.zone,
         now=app.now,
+        kinds=JOB_KINDS,
     )
     facts = PrivacyFacts(
         models=tuple(each.name for each in app.plugins.models) or configured_models(settings),
@@ -329,13 +340,13 @@ def _build_updates(app: Runtime) -> MemoryUpdates:
             context=context, conversations=memory.stored_conversations, records=store.records
         ),
     }
-    return MemoryUpdates(context, prompts)
+    off = () if memory.consolidates else tuple(each for each in prompts if each != TITLE_CONVERSATION)
+    return MemoryUpdates(context, prompts, off=off)
 
 
 def build_job_runner(app: Runtime) -> JobRunner:
     """Build the runner of the jobs that no reply waits for."""
     store, now, memory, dreamer, updates = app.store, app.now, app.memory, app.dreamer, _build_updates(app)
-    exports = app.privacy.exports
     deletions = MessageDeletionJobs(
         home=app.home.path,
         session_files=app.session_files,
@@ -352,38 +363,39 @@ def build_job_runner(app: Runtime) -> JobRunner:
         writing=memory.jobs.writing,
         now=now,
     )
-    quick: Mapping[str, Handler] = {
-        REMEMBER: memory.jobs.apply,
-        EDIT: memory.editor.stage,
-        ASK_ERASURE: memory.erasure.ask,
-        STANDING_DECISION: StandingDecisions(store.jobs).expire,
-        **updates.applying,
-        DELETED: deletions.delete,
-        UNLEARN: deletions.unlearn,
-        UNEXPORT: exports.unexport,
-        **app.questions.quick,
-        **(app.reminders.quick if app.settings.tools.reminders else {}),
+    erasure = memory.erasure
+    handlers: dict[JobKind, Handler] = {
+        REMEMBER_JOBS: memory.jobs.apply,
+        EDIT_JOBS: memory.editor.stage,
+        ASK_ERASURE_JOBS: erasure.ask,
+        QUESTION_JOBS: app.questions.lapse,
+        DENIAL_JOBS: app.questions.end_denial,
+        DECISION_JOBS: StandingDecisions(store.jobs).expire,
+        APPLY_JOBS: updates.apply,
+        DELETION_JOBS: deletions.run,
+        UNINDEX_JOBS: deletions.unindex,
+        DELETION_OF_CONVERSATION_JOBS: memory.stored_conversations.erase,
+        FORGET_JOBS: erasure.purge_jobs.forget,
+        FORGOTTEN_JOBS: erasure.purge_jobs.end,
+        PURGE_JOBS: erasure.purge_jobs.purge,
+        SCRUB_JOBS: erasure.purge_jobs.scrub,
+        SCOPE_ERASURE_JOBS: erasure.scope_eraser.erase,
+        RETENTION_JOBS: erasure.retention.expire,
+        LINK_JOBS: memory.linker.link,
+        UNLINK_JOBS: memory.linker.unlink,
+        EXPORT_JOBS: app.privacy.exports.run,
     }
-    slow: dict[str, Handler] = {DREAM: dreamer.run, **updates.asking}
-    if not memory.consolidates:
-        slow = {kind: slow[kind] for kind in (DREAM, TITLE_CONVERSATION)}
+    if app.settings.tools.reminders:
+        handlers |= {REMINDER_JOBS: app.reminders.fire, SETTLE_JOBS: app.reminders.settle}
+    if memory.can_summarise:
+        handlers |= {DREAM_JOBS: dreamer.run, UPDATE_JOBS: updates.ask}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
-    in_scope: Mapping[str, Handler] = {
-        **memory.erasure.long,
-        DELETE_CONVERSATION: memory.stored_conversations.erase,
-        UNINDEX: deletions.unindex,
-        EXPORT: exports.export,
-    }
+    for kind, handler in handlers.items():
+        asking = handler if kind.pace is JobPace.LONG else questions.after(handler)
+        handlers[kind] = asking if kind.locks_scopes else lock_handler(memory.scope_lock, store.jobs, asking)
     return JobRunner(
         store.jobs,
-        quick=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(quick)),
-        slow=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(slow if memory.can_summarise else {})),
-        long={
-            LINK: memory.linker.link,
-            UNLINK: memory.linker.unlink,
-            **memory.erasure.exclusive,
-            **lock_handlers(memory.scope_lock, store.jobs, in_scope),
-        },
+        handlers,
         token_budget=app.usage.token_budget,
         now=app.now,
         meter=app.meter,

@@ -319,8 +319,8 @@ def _summarise(database: Database, transcripts: Sequence[tuple[str, str]], move:
         (scope,) = database.execute(
             "SELECT scope FROM session WHERE key = ?", (write_key(SessionKey.parse(key)),)
         ).fetchone()
-        payload = {"key": key, "transcript": transcript, "turn": "", "length": 0}
-        job = Job(id=f"summarise:{transcript}", kind="summarise", scope=unquote(scope), payload=payload, due_at=move.at)
+        payload = {"prompt": "summarise", "key": key, "transcript": transcript, "turn": "", "length": 0}
+        job = Job(id=f"summarise:{transcript}", kind="update", scope=unquote(scope), payload=payload, due_at=move.at)
         put_job(database, encode_job(job))
 
 

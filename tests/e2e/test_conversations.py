@@ -17,9 +17,9 @@ import pytest
 
 import agent.memory.conversations as stored_conversations
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.memory.conversations import DELETE_CONVERSATION, TITLE_CONVERSATION, StoredConversations
+from agent.memory.conversations import DELETE_CONVERSATION, StoredConversations
 from agent.memory.erasure.purge_jobs import SCRUB
-from agent.memory.prompt.due_jobs import APPLY
+from agent.memory.prompt.due_jobs import APPLY, UPDATE
 from channels.web.adapter import WebChannel
 from channels.web.panels import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
 from gateway.app.context import utc_now
@@ -187,7 +187,7 @@ async def test_a_model_names_a_conversation(answer: str, title: str, monkeypatch
     model = TitleModel(answer)
     async with gateway(model=model, environment=PAGE) as up, visit(up, "ann") as ann:
         await ann.say("the roses need water", GARDEN)
-        await wait_jobs(up, TITLE_CONVERSATION)
+        await wait_jobs(up, UPDATE)
         await wait_jobs(up, APPLY)
         assert await ann.listed() == {GARDEN: title}
         assert "the roses need water" in str(model.asked[-1].messages)
@@ -208,14 +208,14 @@ async def test_a_title_that_a_person_gave_stays(monkeypatch: pytest.MonkeyPatch)
 
         model.before_title = rename
         await ann.say("the roses need water", GARDEN)
-        await wait_jobs(up, TITLE_CONVERSATION)
+        await wait_jobs(up, UPDATE)
         await wait_jobs(up, APPLY)
         assert await ann.listed() == {GARDEN: "My garden"}
         asked = len(model.asked)
         monkeypatch.setattr(stored_conversations, "TITLE_AFTER", timedelta(hours=1))
         await ann.say("a second one", CELLAR)
         assert await ann.change(CELLAR, {"title": "Second"}) == 204
-        (job,) = await up.app.store.jobs.pending_of(TITLE_CONVERSATION)
+        (job,) = await up.app.store.jobs.pending_of(UPDATE)
         assert await up.app.background.do(job) is None
         assert (await ann.listed())[CELLAR] == "Second"
         assert (asked, len(model.asked)) == (1, 1)

@@ -29,7 +29,7 @@ async def settled(parlour: InProcessGateway) -> None:
 
 async def summarised(parlour: InProcessGateway, *scopes: str) -> None:
     """Return when nothing that was said in *scopes* waits for a summary any more."""
-    kinds = {"remember", "consolidate", "apply", "summarise"}
+    kinds = {"remember", "update", "apply"}
     while True:
         found = [each.kind for scope in scopes for each in await parlour.app.store.jobs.pending_in(scope)]
         if not kinds.intersection(found):

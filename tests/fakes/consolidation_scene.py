@@ -14,11 +14,19 @@ from agent.base.disk import Disk
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.jobs.job_runner import Handler
-from agent.memory.prompt.due_jobs import CONSOLIDATE, FLUSH, NOTE, SUMMARISE, SUMMARISE_RAW, consolidation_job
+from agent.memory.prompt.due_jobs import (
+    CONSOLIDATE,
+    FLUSH,
+    NOTE,
+    SUMMARISE,
+    SUMMARISE_RAW,
+    consolidation_job,
+    prompt_of,
+)
 from agent.memory.storage.messages import MessageRange, MessageReader
 from agent.memory.update.consolidator import Consolidator
 from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
-from agent.memory.update.memory_updates import MemoryUpdates, UpdateContext, UpdatePrompt
+from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS, MemoryUpdates, UpdateContext, UpdatePrompt
 from agent.memory.update.note_updates import FlushPrompt, SessionNotePrompt
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
@@ -166,7 +174,7 @@ class ConsolidationScene:
         now: Callable[[], datetime] = lambda: START,
         kinds: Collection[str] = (CONSOLIDATE, SUMMARISE, SUMMARISE_RAW, FLUSH, NOTE),
     ) -> MemoryUpdates:
-        """Return what a process has after its start, for jobs of *kinds*."""
+        """Return what a process has after its start, for the prompts *kinds*."""
         context = self._context(disk or self.disk, zone, now)
         consolidator = self._consolidator(disk or self.disk, zone, now)
 
@@ -184,7 +192,7 @@ class ConsolidationScene:
             FLUSH: FlushPrompt(context=context, home=self.home),
             NOTE: notes,
         }
-        return MemoryUpdates(context, {kind: prompts[kind] for kind in kinds})
+        return MemoryUpdates(context, prompts, off=prompts.keys() - set(kinds))
 
     def consolidator(self, disk: Disk | None = None, **fields: Any) -> MemoryUpdates:
         """Return what summarises in such a process."""
@@ -231,15 +239,14 @@ class ConsolidationScene:
         """Run each job when it is due, in a new process every time, until *end*."""
         while True:
             updates = self.updates(now=self.clock)
-            handlers = {**updates.asking, **updates.applying}
-            due = [job for job in self.jobs.jobs.values() if job.kind in handlers]
+            due = [job for job in self.jobs.jobs.values() if _can_run(updates, job)]
             job = min(due, key=lambda each: each.due_at, default=None)
             if job is None or job.due_at > end:
                 self.jobs.now = end
                 await history_files(self.home, self.records).flush()
                 return
             self.jobs.now = max(self.jobs.now, job.due_at)
-            await self._do(job, handlers[job.kind])
+            await self._do(job, updates.apply if job.kind in APPLY_JOBS.names else updates.ask)
 
     async def _do(self, job: Job, handler: Handler) -> None:
         later = await handler(job)
@@ -258,10 +265,9 @@ class ConsolidationScene:
 
     async def run(self, updates: MemoryUpdates) -> None:
         """Run every job that is there to its end, as the background does."""
-        handlers = {**updates.asking, **updates.applying}
-        while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:
+        while jobs := [job for job in self.jobs.jobs.values() if _can_run(updates, job)]:
             for job in jobs:
-                await self._do(job, handlers[job.kind])
+                await self._do(job, updates.apply if job.kind in APPLY_JOBS.names else updates.ask)
         await history_files(self.home, self.records).flush()
 
     def pointers(self) -> list[int]:
@@ -277,6 +283,11 @@ class ConsolidationScene:
     def rows(self, disk: Disk | None = None) -> SqlHistory:
         """Return the history as such a process has it."""
         return KilledHistory(self.records.engine, disk if isinstance(disk, FaultyDisk) else None)
+
+
+def _can_run(updates: MemoryUpdates, job: Job) -> bool:
+    is_asked = job.kind in UPDATE_JOBS.names and prompt_of(job) not in updates._off
+    return is_asked or job.kind in APPLY_JOBS.names
 
 
 async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: Any) -> ConsolidationScene:

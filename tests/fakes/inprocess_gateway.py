@@ -301,7 +301,7 @@ class InProcessGateway:
         if self.app.pool.turns or depth["queued"] or depth["undelivered"]:
             return True
         runner, jobs = self.app.background, self.app.store.jobs
-        kinds = {each.kind for each in await jobs.count()} & runner._quick.keys()
+        kinds = {each.kind for each in await jobs.count()} & set(runner._quick)
         pending = [job for kind in kinds for job in await jobs.pending_of(kind)]
         return any(job.due_at <= runner._now() for job in pending)
 

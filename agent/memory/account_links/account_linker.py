@@ -37,6 +37,7 @@ from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import drop_absent_lines
+from agent.memory.jobs.job_kinds import JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LINK, UNLINK = "link", "unlink"
+LINK_JOBS = JobKind(name=LINK, pace=JobPace.LONG, locks_scopes=True)
+UNLINK_JOBS = JobKind(name=UNLINK, pace=JobPace.LONG, locks_scopes=True)
 PEOPLE = "people/"
 _RETRY_DELAY = timedelta(seconds=5)
 _SHORT_DELAY, _BUSY_ELSEWHERE = timedelta(seconds=1), "another gateway runs a job of theirs"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -96,23 +96,20 @@ class ScopeLock:
                 change.set_result(None)
 
 
-def lock_handlers(lock: ScopeLock, jobs: SqlJobs, handlers: Mapping[str, Handler]) -> dict[str, Handler]:
-    """Wrap each handler to hold the shared lock of its job's scope; a job whose scope is locked is retried."""
+def lock_handler(lock: ScopeLock, jobs: SqlJobs, handler: Handler) -> Handler:
+    """Wrap *handler* to hold the shared lock of its job's scope; a job whose scope is locked is retried."""
 
-    def lock_handler(handler: Handler) -> Handler:
-        async def run(job: Job) -> RetryJobLater | None:
-            if lock.is_locked(job.scope):
-                await lock.wait_unlocked(job.scope, _MAX_WAIT)
-                delay = _RETRY_DELAY if lock.is_locked(job.scope) else _IMMEDIATELY
-                return RetryJobLater(delay, "the files of its scope are being moved", counts=False)
-            async with lock.hold_shared(lambda: job.scope):
-                if all(each.id != job.id for each in await jobs.pending_in(job.scope)):
-                    # The job has moved to another scope since it was claimed; the retry claims it there.
-                    return RetryJobLater(_IMMEDIATELY, "its scope has changed", counts=False)
-                if lock.is_locked(job.scope):  # the look has told of a move that another gateway has begun
-                    return RetryJobLater(_RETRY_DELAY, "its scope is being moved", counts=False)
-                return await handler(job)
+    async def run(job: Job) -> RetryJobLater | None:
+        if lock.is_locked(job.scope):
+            await lock.wait_unlocked(job.scope, _MAX_WAIT)
+            delay = _RETRY_DELAY if lock.is_locked(job.scope) else _IMMEDIATELY
+            return RetryJobLater(delay, "the files of its scope are being moved", counts=False)
+        async with lock.hold_shared(lambda: job.scope):
+            if all(each.id != job.id for each in await jobs.pending_in(job.scope)):
+                # The job has moved to another scope since it was claimed; the retry claims it there.
+                return RetryJobLater(_IMMEDIATELY, "its scope has changed", counts=False)
+            if lock.is_locked(job.scope):  # the look has told of a move that another gateway has begun
+                return RetryJobLater(_RETRY_DELAY, "its scope is being moved", counts=False)
+            return await handler(job)
 
-        return run
-
-    return {kind: lock_handler(handler) for kind, handler in handlers.items()}
+    return run

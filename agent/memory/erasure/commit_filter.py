@@ -22,6 +22,7 @@ from agent.memory.erasure.word_match import (
     without_entries,
     without_sentences,
 )
+from agent.memory.jobs.job_kinds import JobKind
 from gateway.events import OutboundMessage, PlatformAccount
 from gateway.ports.journal import Job, TurnCommit
 from gateway.ports.memory import PURGE, FileKind, HistoryEntry, MemoryProposal
@@ -58,18 +59,21 @@ class ErasureRequest:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class CommitFilter:
-    """See the ErasedWords port."""
+    """See `ErasedWords`. *kinds* are the kinds of jobs by their names."""
+
+    kinds: Mapping[str, JobKind]
 
     def clear_commit(self, erasures: Sequence[Job], commit: TurnCommit) -> TurnCommit:
         """Return a commit without the words; that of an erasure's own turn is about none of them."""
-        return _apply(erasures, _clear_commit, commit)
+        return _apply(erasures, self._clear_commit, commit)
 
     def clear_job(self, erasures: Sequence[Job], job: Job) -> Job | None:
         """Return a job without the words."""
         cleared: Job | None = job
         for request in map(ErasureRequest.of, erasures):
-            cleared = _clear_job(request, cleared)
+            cleared = self._clear_job(request, cleared)
         return cleared
 
     def clear_texts(
@@ -118,39 +122,41 @@ class CommitFilter:
                 cleared = clear_proposal(cleared, matches, account=account, spares_erasures=True)
         return cleared
 
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _clear_commit(self, request: ErasureRequest, commit: TurnCommit) -> TurnCommit:
+        record = commit.record
+        if record.turn == request.turn:
+            return commit
+        cleared = [self._clear_job(request, each) for each in commit.jobs]
+        advances = [replace(each, next=self._clear_job(request, each.next)) for each in commit.advances]
+        outbound = commit.outbound
+        if request.requester.may_all:
+            outbound = tuple(_clear_message(request, each) for each in outbound)
+        # Without one of its texts, a snapshot is taken again by the next turn.
+        blobs = {digest: text for digest, text in record.blobs.items() if not request.pattern.in_text(text)}
+        return replace(
+            commit,
+            record=replace(record, lines=tuple(_clear_lines(request, record.lines)), blobs=blobs),
+            outbound=outbound,
+            parts=(),  # they have the words of before
+            jobs=tuple(each for each in cleared if each is not None),
+            advances=tuple(advances),
+        )
+
+    def _clear_job(self, request: ErasureRequest, job: Job | None) -> Job | None:
+        if job is None:
+            return None
+        return clear_job(job, self.kinds.get(job.kind), request.pattern, request.requester)
+
 
 def _apply(erasures: Sequence[Job], clear: Callable[[ErasureRequest, V], V], value: V) -> V:
     return reduce(lambda value, request: clear(request, value), map(ErasureRequest.of, erasures), value)
 
 
-def _clear_commit(request: ErasureRequest, commit: TurnCommit) -> TurnCommit:
-    record = commit.record
-    if record.turn == request.turn:
-        return commit
-    cleared = [_clear_job(request, each) for each in commit.jobs]
-    advances = [replace(each, next=_clear_job(request, each.next)) for each in commit.advances]
-    outbound = commit.outbound
-    if request.requester.may_all:
-        outbound = tuple(_clear_message(request, each) for each in outbound)
-    # Without one of its texts, a snapshot is taken again by the next turn.
-    blobs = {digest: text for digest, text in record.blobs.items() if not request.pattern.in_text(text)}
-    return replace(
-        commit,
-        record=replace(record, lines=tuple(_clear_lines(request, record.lines)), blobs=blobs),
-        outbound=outbound,
-        parts=(),  # they have the words of before
-        jobs=tuple(each for each in cleared if each is not None),
-        advances=tuple(advances),
-    )
-
-
 def _clear_lines(request: ErasureRequest, lines: Sequence[Any]) -> Sequence[Any]:
     is_allowed = may_clear(request.requester)
     return [clear_line(each, request.pattern, is_allowed, whole=request.is_purge) for each in lines]
-
-
-def _clear_job(request: ErasureRequest, job: Job | None) -> Job | None:
-    return clear_job(job, request.pattern, request.requester) if job is not None else None
 
 
 def _clear_message(request: ErasureRequest, message: OutboundMessage) -> OutboundMessage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,9 +14,9 @@ from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
-from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult
+from agent.memory.erasure.word_eraser import ASK_ERASURE, ErasureRequester, WordEraser, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern
-from agent.memory.jobs.job_runner import Handler
+from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.journal import Job, JobAdvance
@@ -24,6 +24,7 @@ from gateway.ports.journal import Job, JobAdvance
 if TYPE_CHECKING:
     from agent.memory.search.scope_recall import ScopeRecall
 
+ASK_ERASURE_JOBS = JobKind(name=ASK_ERASURE, pace=JobPace.QUICK, erasure=JobErasure.ADMIN)
 DOWNLOADS = "downloads"  # a folder of the home with files that the console chat saved
 
 
@@ -39,16 +40,6 @@ class EraseService:
     staging: StagedChangeStore
     settle: Callable[[str], Awaitable[None]]  # stores the facts that earlier turns of a scope remember
     saving_platforms: AbstractSet[str] = frozenset()  # those that save files in the home's downloads folder
-
-    @property
-    def long(self) -> Mapping[str, Handler]:
-        """Handlers that run under the shared lock of their scope."""
-        return self.purge_jobs.long
-
-    @property
-    def exclusive(self) -> Mapping[str, Handler]:
-        """Handlers that acquire the exclusive locks they need."""
-        return {**self.scope_eraser.long, **self.retention.long}
 
     async def forget(
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str

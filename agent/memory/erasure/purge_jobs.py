@@ -33,7 +33,8 @@ from agent.memory.erasure.scope_files import (
 )
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult, may_clear
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_kinds import JobKind, JobPace
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, JobAdvance
@@ -42,6 +43,10 @@ from gateway.ports.memory import FORGET, FORGOTTEN, PURGE, ErasureFilter, FileKi
 log = structlog.get_logger(__name__)
 
 SCRUB = "scrub"
+FORGET_JOBS = JobKind(name=FORGET, pace=JobPace.LONG)
+FORGOTTEN_JOBS = JobKind(name=FORGOTTEN, pace=JobPace.LONG)
+PURGE_JOBS = JobKind(name=PURGE, pace=JobPace.LONG)
+SCRUB_JOBS = JobKind(name=SCRUB, pace=JobPace.LONG)
 _UPLOAD = "upload:"
 _ERASURES = tuple(f"{kind}:" for kind in (FORGET, PURGE, SCRUB))  # their jobs write no words
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 100  # seconds; most running turns end in this time
@@ -83,11 +88,6 @@ class PurgeJobs:
     word_eraser: WordEraser
     throttle: ScrubThrottle = field(default_factory=ScrubThrottle)
     progress: dict[str, _ErasureProgress] = field(default_factory=dict)  # of the jobs that have begun, by id
-
-    @property
-    def long(self) -> Mapping[str, Handler]:
-        """Handlers that read many files."""
-        return {FORGET: self.forget, FORGOTTEN: self.end, PURGE: self.purge, SCRUB: self.scrub}
 
     async def begin(
         self,

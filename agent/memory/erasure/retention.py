@@ -22,7 +22,8 @@ from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import decode, encode, kind_of, parse_time
 from agent.memory.erasure.scope_files import SESSIONS, ErasureStorage
 from agent.memory.erasure.word_match import ALL, without_words
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_kinds import JobKind, JobPace
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
@@ -32,6 +33,7 @@ from gateway.ports.memory import RAW_JSONL, FileKind
 log = structlog.get_logger(__name__)
 
 RETENTION = "retention"
+RETENTION_JOBS = JobKind(name=RETENTION, pace=JobPace.LONG, locks_scopes=True)
 _DAY = timedelta(days=1)
 _RETRY = timedelta(minutes=10)
 _TEXT_KINDS = frozenset({"message", "command", "notice", "delta"})
@@ -65,11 +67,6 @@ class RetentionJob:
     storage: ErasureStorage
     days: int
     unlist: Callable[[Collection[SessionKey]], Awaitable[None]]
-
-    @property
-    def long(self) -> Mapping[str, Handler]:
-        """Handlers that read many files."""
-        return {RETENTION: self.expire}
 
     async def plan(self) -> None:
         """Enqueue today's job; idempotent. Called at every start."""

@@ -7,7 +7,7 @@ A scope is erased under its exclusive lock. A person's turns in groups are clear
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -22,7 +22,8 @@ from agent.memory.erasure.purge_jobs import build_id_filter, scrub_job
 from agent.memory.erasure.scope_files import ErasureStorage, scope_paths
 from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
 from agent.memory.erasure.word_match import blank_value
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.jobs.job_kinds import JobKind, JobPace
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import ScopeMove
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ERASE = "erase"
+SCOPE_ERASURE_JOBS = JobKind(name=ERASE, pace=JobPace.LONG, locks_scopes=True)
 PEOPLE, CHATS, SHARED = "people/", "chats/", "shared"
 _RETRY_DELAY = timedelta(seconds=2)
 _MOST_WAITS = 4  # for turns and jobs of other gateways, before an erasure and behind it
@@ -64,11 +66,6 @@ class ScopeEraser:
     links: SqlAccountLinks
     scope_lock: ScopeLock
     kind: Callable[[str], str]
-
-    @property
-    def long(self) -> Mapping[str, Handler]:
-        """Handlers that acquire the exclusive lock, so they must not run under the scope's shared lock."""
-        return {ERASE: self.erase}
 
     async def begin(self, scope: str, *, turn: str) -> Job:
         """Clear the documents; return the job for the command's commit that erases the rest."""

@@ -30,13 +30,10 @@ from agent.memory.erasure.word_match import (
     without_words,
 )
 from agent.memory.history.history_files import redact_history
-from agent.memory.prompt.due_jobs import APPLY, EDIT
+from agent.memory.jobs.job_kinds import JobErasure, JobKind
 from agent.memory.search.tokenizer import is_unspaced, words
-from agent.reminders.reminder import REMIND
-from agent.tools.standing_decisions import STANDING_DECISION
-from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION
 from gateway.events import PlatformAccount
-from gateway.ports.journal import REMEMBER, Job, Line
+from gateway.ports.journal import Job, Line
 from gateway.ports.memory import FileKind, MarkKind
 
 log = structlog.get_logger(__name__)
@@ -49,9 +46,6 @@ _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
 _MOST_NEAR = 4
 _SAID = re.compile(rb'"role":"(?:user|assistant)","content":("(?:[^"\\]|\\.)*+")')
 _NEARNESS = 0.75  # of two spellings, from 0 to 1
-PLANNED_KINDS = frozenset(  # of jobs with words of people or of the model, which would be written later
-    {REMEMBER, APPLY, EDIT, ASK_ERASURE, TOOL_QUESTION, TOOL_DENIAL, STANDING_DECISION}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +132,13 @@ class WordEraser:
         storage: ErasureStorage,
         workspaces: ScopeWorkspaces,
         forget_titles: Callable[[str, ErasurePattern], Awaitable[None]],
+        kinds: Mapping[str, JobKind],
     ) -> None:
-        """*forget_titles* erases words from the titles of a scope's conversations."""
+        """*forget_titles* erases words from the titles of conversations; *kinds* are those of jobs, by name."""
         self._storage = storage
         self._workspaces = workspaces
         self._forget_titles = forget_titles
+        self._kinds = kinds
 
     async def forget(
         self,
@@ -307,7 +303,7 @@ class WordEraser:
         """Clear the jobs of *scope*, and return the number of changed ones."""
         count = 0
         for job in await self._storage.jobs.pending_in(scope):
-            cleared = clear_job(job, pattern, requester)
+            cleared = clear_job(job, self._kinds.get(job.kind), pattern, requester)
             if cleared != job:
                 await self._storage.jobs.advance(job, cleared)
                 count += 1
@@ -399,17 +395,19 @@ def may_clear(requester: ErasureRequester) -> Callable[[Line], bool]:
     return is_allowed
 
 
-def clear_job(job: Job, pattern: ErasurePattern, requester: ErasureRequester) -> Job | None:
-    """Return a job without the words; None if nothing of it is left to do.
-
-    An admin clears all jobs, another person the reminders that they have set.
-    """
-    if job.kind == REMIND:
-        is_allowed = requester.may_all or job.payload.get("person") == requester.account.name
-        return None if is_allowed and pattern.in_text(str(job.payload.get("text", ""))) else job
-    if not requester.may_all or job.kind not in PLANNED_KINDS or not pattern.in_any(job.payload):
-        return job
-    return replace(job, payload=_clear_payload(job.payload, pattern)) if "answer" in job.payload else None
+def clear_job(job: Job, kind: JobKind | None, pattern: ErasurePattern, requester: ErasureRequester) -> Job | None:
+    """Return a job of *kind* without the words; None if nothing of it is left to do."""
+    match JobErasure.NONE if kind is None else kind.erasure:
+        case JobErasure.NONE:
+            return job
+        case JobErasure.OWN:
+            is_allowed = requester.may_all or job.payload.get("person") == requester.account.name
+            return None if is_allowed and pattern.in_text(str(job.payload.get("text", ""))) else job
+        case JobErasure.ANSWER if "answer" in job.payload:
+            has_words = requester.may_all and pattern.in_any(job.payload)
+            return replace(job, payload=_clear_payload(job.payload, pattern)) if has_words else job
+        case _:
+            return None if requester.may_all and pattern.in_any(job.payload) else job
 
 
 def _clear_payload(payload: Mapping[str, Any], pattern: ErasurePattern) -> dict[str, Any]:

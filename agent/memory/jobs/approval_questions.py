@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -67,11 +67,8 @@ class ApprovalQuestions:
         self._now = now
         self._queued: LRUCache[tuple[str, str], None] = LRUCache(_KNOWN)  # (scope, name) with a question in a queue
 
-    def after_each(self, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
-        """Return *handlers* wrapped so that each run, also a repeated one, is followed by `look`."""
-        return {kind: self._after(handler) for kind, handler in handlers.items()}
-
-    def _after(self, handler: Handler) -> Handler:
+    def after(self, handler: Handler) -> Handler:
+        """Return *handler* wrapped so that each run, also a repeated one, is followed by `look`."""
 
         async def run(job: Job) -> RetryJobLater | None:
             later = await handler(job)

@@ -31,7 +31,9 @@ from agent.memory.editing.staged_changes import (
 )
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
 from agent.memory.history.history_files import add_keys, remove_lines
+from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
 from agent.memory.jobs.memory_jobs import as_bullet
+from agent.memory.prompt.due_jobs import EDIT
 from gateway.errors import ToolFailed
 from gateway.events import short_id
 from gateway.ports.journal import Job
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from gateway.store.history import SqlHistory
 
 
+EDIT_JOBS = JobKind(name=EDIT, pace=JobPace.QUICK, erasure=JobErasure.ADMIN)
 EDIT_CAUSE = "edit:"  # then the turn and the tool call: the cause of a version
 _MAX_VERSIONS = 200  # of a scope that are searched for those of a turn
 _MOST_CLOSEST = 3  # lines that are shown for a line that does not exist

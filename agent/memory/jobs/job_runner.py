@@ -19,6 +19,7 @@ import structlog
 from agent.base import transcript_lines as build
 from agent.base.locks import WorkerSlots
 from agent.base.transcript_lines import utc_now
+from agent.memory.jobs.job_kinds import JobKind, JobPace, by_name
 from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
 from gateway.backoff import exponential_delay
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
@@ -80,10 +81,8 @@ class JobRunner:
     def __init__(
         self,
         jobs: SqlJobs,
+        handlers: Mapping[JobKind, Handler],
         *,
-        quick: Mapping[str, Handler],
-        slow: Mapping[str, Handler],
-        long: Mapping[str, Handler] | None = None,
         at_once: int = AT_ONCE,
         token_budget: TokenBudget | None = None,
         now: Callable[[], datetime] = utc_now,
@@ -91,16 +90,17 @@ class JobRunner:
         slots: WorkerSlots | None = None,
         longest_sleep: timedelta = LONGEST_SLEEP,
     ) -> None:
-        """Run *quick* jobs (files only) when due, and at most *at_once* *slow* ones (model calls) at a time.
+        """Run jobs that are due at their pace, of slow ones at most *at_once*, while the token budget allows it.
 
-        *slow* jobs start while the token budget allows it. *long* ones (many files, no model) run one at a time.
         No job starts while a turn has all *slots* to itself.
         """
         self._slots = slots or WorkerSlots(1)
         self._jobs = jobs
-        self._quick = quick
-        self._slow = slow
-        self._long = long or {}
+        self._handlers = handlers
+        self._kinds = by_name(handlers)
+        self._quick, self._slow, self._long = (
+            tuple(name for name, kind in self._kinds.items() if kind.pace is pace) for pace in JobPace
+        )
         self._at_once = at_once
         self._token_budget = token_budget
         self._now = now
@@ -110,7 +110,7 @@ class JobRunner:
         self._owed: list[Job] = []  # quick ones that were leased when the store went down
         self._freed = asyncio.Event()
         self._looked_at = now()  # the jobs due until then were begun, or cannot begin yet
-        self._tallies = {kind: JobKindStatus(kind=kind) for kind in {*quick, *slow, *self._long}}
+        self._tallies = {kind.name: JobKindStatus(kind=kind.name) for kind in handlers}
 
     @property
     def running(self) -> int:
@@ -124,18 +124,21 @@ class JobRunner:
 
     def can_do(self, kind: str) -> bool:
         """Return True if jobs of this kind have a handler."""
-        return kind in self._tallies
+        return kind in self._kinds
 
     async def do(self, job: Job) -> RetryJobLater | None:
         """Run a job that a caller waits for, outside of the slots; it need not be queued."""
-        return await {**self._quick, **self._slow, **self._long}[job.kind](job)
+        return await self._handlers[self._kinds[job.kind]](job)
 
     async def work(self) -> tuple[JobKindStatus, ...]:
         """Return the status of every kind, also of kinds without a handler here. Raises StoreUnavailable."""
         found = {kind: replace(tally) for kind, tally in self._tallies.items()}
         for each in await self._jobs.count():
-            status = found.setdefault(each.kind, JobKindStatus(kind=each.kind))
-            status.waiting, status.lag_seconds, status.later = each.waiting, each.lag_seconds, each.later
+            name = self._kinds[each.kind].name if each.kind in self._kinds else each.kind
+            status = found.setdefault(name, JobKindStatus(kind=name))
+            status.waiting += each.waiting
+            status.lag_seconds = max(status.lag_seconds, each.lag_seconds)
+            status.later += each.later
         return tuple(found[kind] for kind in sorted(found))
 
     async def budget(self) -> BudgetStatus | None:
@@ -178,10 +181,10 @@ class JobRunner:
 
     async def _begin_due(self, tasks: asyncio.TaskGroup) -> bool:
         self._looked_at = self._now()
-        quick = self._owed or list(await self._jobs.due(self._looked_at, _QUICK_AT_ONCE, kinds=tuple(self._quick)))
+        quick = self._owed or list(await self._jobs.due(self._looked_at, _QUICK_AT_ONCE, kinds=self._quick))
         self._owed = list(quick)
         for job in quick:
-            await self._do(job, self._quick[job.kind])
+            await self._do(job)
             self._owed.remove(job)
         slow = await self._due(self._slow, await self._startable_jobs())
         if self._token_budget is not None:
@@ -202,19 +205,19 @@ class JobRunner:
             return 0
         return await self._token_budget.startable_jobs(free)
 
-    async def _is_due(self, handlers: Mapping[str, Handler]) -> bool:
-        first = await self._jobs.next_due(datetime.min.replace(tzinfo=UTC), kinds=tuple(handlers))
+    async def _is_due(self, kinds: Sequence[str]) -> bool:
+        first = await self._jobs.next_due(datetime.min.replace(tzinfo=UTC), kinds=kinds)
         return first is not None and first <= self._looked_at
 
-    async def _due(self, handlers: Mapping[str, Handler], free: int) -> tuple[Job, ...]:
-        return await self._jobs.due(self._looked_at, free, kinds=tuple(handlers)) if free > 0 and handlers else ()
+    async def _due(self, kinds: Sequence[str], free: int) -> tuple[Job, ...]:
+        return await self._jobs.due(self._looked_at, free, kinds=kinds) if free > 0 and kinds else ()
 
-    def _in_slots(self, handlers: Mapping[str, Handler]) -> int:
-        return sum(kind in handlers for kind in self._running.values())
+    def _in_slots(self, kinds: Sequence[str]) -> int:
+        return sum(kind in kinds for kind in self._running.values())
 
     async def _wait(self) -> None:
         """Return when a job was queued, a slot is free again, or the next job is due."""
-        next_due = await self._jobs.next_due(self._looked_at, kinds=tuple(self._tallies))
+        next_due = await self._jobs.next_due(self._looked_at, kinds=tuple(self._kinds))
         seconds = self._longest_sleep.total_seconds()
         if next_due is not None:
             seconds = min(seconds, (next_due - self._now()).total_seconds())
@@ -235,7 +238,7 @@ class JobRunner:
             while True:
                 try:
                     with self._slots.job():
-                        await self._do(job, self._slow.get(job.kind) or self._long[job.kind])
+                        await self._do(job)
                 except StoreUnavailable:  # the lease is held until the outcome is stored
                     await asyncio.sleep(_PAUSE.total_seconds())
                 else:
@@ -246,9 +249,10 @@ class JobRunner:
                 self._token_budget.settle(job.id)
             self._freed.set()
 
-    async def _do(self, job: Job, handler: Handler) -> None:
+    async def _do(self, job: Job) -> None:
         """Run one job to its end or put it off. Raises StoreUnavailable."""
-        tally = self._tallies[job.kind]
+        kind = self._kinds[job.kind]
+        handler, tally = self._handlers[kind], self._tallies[kind.name]
         tally.running += 1
         try:
             later = await handler(job)
@@ -273,7 +277,7 @@ class JobRunner:
             log.info("background.later", job=job.id, kind=job.kind, reason=later.reason)
         if self._meter is not None:
             outcome = "done" if later is None else "failed" if later.counts else "put_off"
-            self._meter.count("jobs", kind=job.kind, outcome=outcome)
+            self._meter.count("jobs", kind=kind.name, outcome=outcome)
 
 
 # -- reports ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from agent.memory.documents.scope_documents import change_document
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_files import add_keys, line_fingerprint
+from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+REMEMBER_JOBS = JobKind(name=REMEMBER, pace=JobPace.QUICK, erasure=JobErasure.ADMIN)
 LONGEST_FACT = 1_000  # characters
 _PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(hours=1)

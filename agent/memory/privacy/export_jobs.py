@@ -1,7 +1,7 @@
 """`/export`: durable jobs that pack the data of a scope, send it as files, and delete the files later; `/privacy`.
 
-`export` packs the data and enqueues the files for delivery; `unexport` deletes them a day later. After a crash,
-`export` removes incomplete files and starts again. The inventory names all files in a home by kind of data; a test
+One job packs the data and enqueues the files for delivery; another one deletes them a day later. After a crash, the
+first removes incomplete files and starts again. The inventory names all files in a home by kind of data; a test
 requires that each file matches a rule.
 """
 
@@ -27,6 +27,7 @@ from agent.files.file_workspace import exported_name
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.history.history_files import printed_files
+from agent.memory.jobs.job_kinds import JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater, send_job_report
 from agent.memory.privacy.export_archive import (
     IS_EXPORT,
@@ -37,8 +38,6 @@ from agent.memory.privacy.export_archive import (
     write_archives,
 )
 from agent.memory.storage.session_file_writer import SessionFile, list_session_files, read_session_file
-from agent.reminders.reminder import REMIND
-from agent.tools.standing_decisions import STANDING_DECISION
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
 from gateway.ports.journal import Job, Line, SessionRow
@@ -58,9 +57,10 @@ log = structlog.get_logger(__name__)
 _SCOPE = r"(?:(?:shared|people/[^/]+|chats/[^/]+)/)?"  # with one memory for everything, the home itself is a scope
 _COUNTED = (FileKind.ATTACHMENT, FileKind.WORKSPACE, FileKind.DELETED)
 _NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md\Z")
-EXPORT, UNEXPORT = "export", "unexport"
+EXPORT = "export"
+EXPORT_JOBS = JobKind(name=EXPORT, pace=JobPace.LONG, earlier=("unexport",))
+_DIGESTS = "digests"  # field of the job that removes these files
 KEPT = timedelta(days=1)  # time for downloads, and for channels that are not connected
-_ROWS = {"reminders.jsonl": REMIND, "tool_decisions.jsonl": STANDING_DECISION}
 _RETRY_DELAY = timedelta(hours=1)
 _MAX_AGE = timedelta(days=7)
 _MAX_FILES = 10
@@ -71,7 +71,7 @@ _MIN_LIMIT = 64 * 1024  # bytes: channels with smaller files cannot receive expo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportJobs:
-    """Handlers of the jobs. *limit* returns a channel's maximum file size."""
+    """Runs the jobs. *limit* returns a channel's maximum file size, *kinds* are those of jobs, by name."""
 
     home: Path
     jobs: SqlJobs
@@ -87,6 +87,7 @@ class ExportJobs:
     limit: Callable[[str], int]
     zone: Callable[[str], str]
     now: Callable[[], datetime]
+    kinds: Mapping[str, JobKind]
     disk: Disk = field(default_factory=Disk)
 
     def can_send(self, channel: str) -> bool:
@@ -95,7 +96,7 @@ class ExportJobs:
 
     async def is_running(self, scope: str) -> bool:
         """Return True if an export of *scope* is pending or running."""
-        return any(job.kind == EXPORT for job in await self.jobs.pending_in(scope))
+        return any(job.kind == EXPORT and _DIGESTS not in job.payload for job in await self.jobs.pending_in(scope))
 
     def job(self, *, scope: str, key: SessionKey, turn: str, person: str, reply_to: str, language: str) -> Job:
         """Return the job for the command's commit."""
@@ -118,8 +119,11 @@ class ExportJobs:
 
         return await asyncio.to_thread(work)
 
-    async def export(self, job: Job) -> RetryJobLater | None:
-        """Pack the data of the scope and enqueue the files for delivery. Idempotent."""
+    async def run(self, job: Job) -> RetryJobLater | None:
+        """Pack the data of the scope and enqueue the files for delivery, or remove those of an export. Idempotent."""
+        return await (self._remove(job) if _DIGESTS in job.payload else self._export(job))
+
+    async def _export(self, job: Job) -> RetryJobLater | None:
         key, language = SessionKey.parse(str(job.payload["key"])), str(job.payload["language"])
         limit = self.limit(key.channel)
         if limit < _MIN_LIMIT:
@@ -127,27 +131,27 @@ class ExportJobs:
         files = await self._members(job.scope, str(job.payload["person"]))
         packed, stored = await self._pack(job.scope, files, limit, language)
         digests = [each.name for each in stored]
-        unexport = Job(
-            id=f"{UNEXPORT}:{job.id}.{digests[0][:16]}",
-            kind=UNEXPORT,
+        removal = Job(
+            id=f"unexport:{job.id}.{digests[0][:16]}",
+            kind=EXPORT,
             scope=job.scope,
-            payload={"key": str(key), "digests": digests, "since": build.format_time(self.now())},
+            payload={"key": str(key), _DIGESTS: digests, "since": build.format_time(self.now())},
             due_at=self.now() + KEPT,
         )
-        await self.jobs.put(unexport)
+        await self.jobs.put(removal)
         await self._send(job, key, packed, stored)
         log.info("export.made", scope=job.scope, files=packed.files, zips=len(digests), left_out=len(packed.left_out))
         return None
 
-    async def unexport(self, job: Job) -> RetryJobLater | None:
+    async def _remove(self, job: Job) -> RetryJobLater | None:
         """Remove an export's files once they are delivered, or a week old."""
         since = build.parse_time(job.payload.get("since")) or self.now()
         key = SessionKey.parse(str(job.payload["key"]))
-        blobs = {f"{job.scope}/{digest}" for digest in job.payload["digests"]}
+        blobs = {f"{job.scope}/{digest}" for digest in job.payload[_DIGESTS]}
         waiting = {each.blob for one in await self.outbox.undelivered(key) for each in one.message.attachments}
         if waiting & blobs and self.now() - since < _MAX_AGE:
             return RetryJobLater(_RETRY_DELAY, "it is not delivered yet", counts=False)
-        await self.files.remove(job.scope, FileKind.ATTACHMENT, names=job.payload["digests"])
+        await self.files.remove(job.scope, FileKind.ATTACHMENT, names=job.payload[_DIGESTS])
         return None
 
     # -- parts -------------------------------------------------------------------------------------
@@ -159,13 +163,14 @@ class ExportJobs:
         return texts | {name: data for name, data in printed.items() if not name.startswith(".")}
 
     async def _members(self, scope: str, person: str) -> Iterator[ArchiveMember]:
-        """Return the files of an export, reminders and standing decisions as their jobs hold them among them."""
+        """Return the files of an export, with the payloads of those jobs whose kind is exported."""
         usage = await self.usage.totals(since=_BEGINNING, person=person)
         jobs = await self.jobs.pending_in(scope)
-        rows: dict[str, Sequence[Line]] = {
-            name: [job.payload for job in jobs if job.kind == kind] for name, kind in _ROWS.items()
-        }
-        rows["memory/waiting.jsonl"] = await self.staging.records(scope)
+        rows: dict[str, list[Line]] = {kind.export: [] for kind in self.kinds.values() if kind.export}
+        for job in jobs:
+            if (kind := self.kinds.get(job.kind)) is not None and kind.export:
+                rows[kind.export].append(job.payload)
+        rows["memory/waiting.jsonl"] = list(await self.staging.records(scope))
         await self.documents.notice(scope)
         return members(
             self.home,

@@ -13,11 +13,17 @@ from gateway.ports.journal import Job, TurnRecord
 if TYPE_CHECKING:
     from agent.memory.prompt.conversation import Conversation
 
-CONSOLIDATE, APPLY, SUMMARISE = "consolidate", "apply", "summarise"
-FLUSH, NOTE = "flush", "note"
-EDIT = "memory_edit"  # edits that the model made, to be staged
+UPDATE, APPLY = "update", "apply"  # kinds of the jobs that ask a model, and of those that have its answer
+PROMPT = "prompt"  # field of both: the name of the prompt, one of the next ones
+CONSOLIDATE, SUMMARISE, FLUSH, NOTE = "consolidate", "summarise", "flush", "note"
 SUMMARISE_RAW = "summarise_raw"  # of messages in the raw archive
+EDIT = "memory_edit"  # edits that the model made, to be staged
 ROUNDS = 5  # questions that one compaction takes at most; the next turn sees whether more is due
+
+
+def prompt_of(job: Job) -> str:
+    """Return the name of the prompt of a job that asks; earlier releases gave it as the job's kind."""
+    return str(job.payload.get(PROMPT, job.kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +60,9 @@ def consolidation_job(
     span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=range_.start, end=range_.end)
     return Job(
         id=f"{CONSOLIDATE}:{span.cycle}",
-        kind=CONSOLIDATE,
+        kind=UPDATE,
         scope=scope,
-        payload={**span.payload(), "rounds": rounds},
+        payload={PROMPT: CONSOLIDATE, **span.payload(), "rounds": rounds},
         due_at=now,
     )
 
@@ -83,13 +89,14 @@ def flush_job(
 ) -> Job:
     """Return the flush that is due before a compaction, once per cycle; *then* is the range to consolidate after it."""
     span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=range_.start, end=range_.end)
-    payload = {**span.payload(), "then": [then.start, then.end] if then else []}
-    return Job(id=f"{FLUSH}:{span.cycle}", kind=FLUSH, scope=scope, payload=payload, due_at=now)
+    payload = {PROMPT: FLUSH, **span.payload(), "then": [then.start, then.end] if then else []}
+    return Job(id=f"{FLUSH}:{span.cycle}", kind=UPDATE, scope=scope, payload=payload, due_at=now)
 
 
 def raw_summary_job(scope: str, entry: str, at: datetime) -> Job:
     """Return the job that summarises the raw archive of a history entry, from *at* on."""
-    return Job(id=f"{SUMMARISE_RAW}:{entry}", kind=SUMMARISE_RAW, scope=scope, payload={"entry": entry}, due_at=at)
+    payload = {PROMPT: SUMMARISE_RAW, "entry": entry}
+    return Job(id=f"{SUMMARISE_RAW}:{entry}", kind=UPDATE, scope=scope, payload=payload, due_at=at)
 
 
 def after_flush(job: Job, now: datetime) -> Job | None:

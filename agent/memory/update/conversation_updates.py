@@ -24,10 +24,12 @@ from agent.memory.prompt.due_jobs import (
     CONSOLIDATE,
     FLUSH,
     NOTE,
+    PROMPT,
     ROUNDS,
     SUMMARISE,
     ConversationSpan,
     consolidation_job,
+    prompt_of,
     raw_summary_job,
 )
 from agent.memory.storage.messages import (
@@ -83,7 +85,7 @@ class ConversationPrompt:
 
     async def ask(self, job: Job) -> UpdateAnswer | UnusableAnswer | RetryJobLater | None:
         """Ask about as many of the messages as fit one question."""
-        whole = await self._archived_span(job) if job.kind == SUMMARISE else await self._window_span(job)
+        whole = await self._archived_span(job) if prompt_of(job) == SUMMARISE else await self._window_span(job)
         if whole is None or isinstance(whole, RetryJobLater):
             return whole
         if await self.context.history.find(whole.scope, whole.entry):
@@ -102,7 +104,7 @@ class ConversationPrompt:
             return await self._failed(job, whole, messages, answer)
         span = replace(whole, end=messages[count]["i"] if count < len(messages) else whole.end)
         stored = self.consolidator.stored_answer(span.scope, span, messages[:count], base, answer)
-        rounds = _ARCHIVE_ROUNDS if job.kind == SUMMARISE else int(job.payload.get("rounds", ROUNDS))
+        rounds = _ARCHIVE_ROUNDS if prompt_of(job) == SUMMARISE else int(job.payload.get("rounds", ROUNDS))
         return {**span.payload(), "answer": dataclasses.asdict(stored), "goal": whole.end, "rounds": rounds}
 
     async def apply(self, job: Job) -> None:
@@ -132,7 +134,7 @@ class ConversationPrompt:
         mine = [each for each in await self.context.jobs.pending_in(span.scope) if _is_about(each, span.transcript)]
         if any(each.kind == APPLY and each.payload["end"] > span.start for each in mine):
             return None  # the pointer is about to move; the rest is queued as another job
-        flushes = [each for each in mine if each.kind == FLUSH and not each.attempts] if self.flushes else []
+        flushes = [each for each in mine if prompt_of(each) == FLUSH and not each.attempts] if self.flushes else []
         if any(each.payload.get("then") for each in flushes):
             return None  # it queues its compaction itself
         if flushes:
@@ -144,7 +146,7 @@ class ConversationPrompt:
         """Return the span of a transcript that /new archived and no entry has yet."""
         key, transcript = SessionKey.parse(str(job.payload["key"])), str(job.payload["transcript"])
         if self.notes and not job.attempts:
-            await self.context.jobs.put(replace(job, id=f"{NOTE}:{transcript}", kind=NOTE))
+            await self.context.jobs.put(replace(job, id=f"{NOTE}:{transcript}", payload={**job.payload, PROMPT: NOTE}))
         pending = await self.context.jobs.pending_in(job.scope)
         if any(_is_about(each, transcript) for each in pending if each.id != job.id):
             return RetryJobLater(NOT_YET, "its last consolidation comes first", counts=False)
@@ -236,7 +238,8 @@ class ConversationPrompt:
 
 
 def _is_about(job: Job, transcript: str) -> bool:
-    is_meant = job.kind in (CONSOLIDATE, FLUSH) or (job.kind == APPLY and "answer" in job.payload)
+    is_answer = job.kind == APPLY and "answer" in job.payload
+    is_meant = is_answer or (job.kind != APPLY and prompt_of(job) in (CONSOLIDATE, FLUSH))
     return is_meant and job.payload.get("transcript") == transcript
 
 
@@ -302,7 +305,7 @@ class RawArchivePrompt:
 
 
 async def archive_now(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jobs: SqlJobs) -> bool:
-    """Run *job*, a `summarise`, now ([000]); return True if the whole conversation is in memory.
+    """Run *job*, which asks for a summary, now ([000]); return True if the whole conversation is in memory.
 
     On True the model's answer has been applied to MEMORY.md and the history. On False nothing was changed.
     """

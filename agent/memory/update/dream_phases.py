@@ -37,6 +37,7 @@ from agent.memory.editing.document_edits import (
 )
 from agent.memory.editing.edit_simulation import BUDGET, EditOutcome, EditResult, EditSimulation, with_evidence
 from agent.memory.editing.text_operations import NOTHING_YET
+from agent.memory.jobs.job_kinds import JobKind, JobPace
 from gateway.events import short_id
 from gateway.ports.memory import HistoryEntry, MarkKind
 from gateway.text.json_lines import decode_line
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-DREAM = "dream"  # the kind of its jobs
+DREAM = "dream"
+DREAM_JOBS = JobKind(name=DREAM, pace=JobPace.SLOW)
 _NAME = "run"
 TOKENS_IN = 250_000  # of one sitting; a usual one takes a few thousand
 _TOKENS_OUT = 40_000

@@ -1,22 +1,23 @@
 """Memory updates as durable jobs: a model is asked, its answer is stored, and the answer is brought into memory.
 
-A job that asks has the kind of its prompt. Its answer is a job of kind APPLY, which is stored unless something of the
-scope was erased since the prompt was read. Both are idempotent, so that no answer is paid for twice. No lock is held
+A job that asks names its prompt. Its answer is a job of kind APPLY, which is stored unless something of the scope was
+erased since the prompt was read. Both are idempotent, so that no answer is paid for twice. No lock is held
 during a model call.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from agent.llm.chat_model import ChatModel
 from agent.llm.model_calls import UnusableAnswer, outage_delay, unlimited
-from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.prompt.due_jobs import APPLY
+from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
+from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.prompt.due_jobs import APPLY, PROMPT, UPDATE, prompt_of
 from agent.memory.storage.messages import MessageReader
 from gateway.ports.journal import Job
 from gateway.ports.memory import DocumentStore
@@ -27,8 +28,15 @@ if TYPE_CHECKING:
 
 NOT_YET = timedelta(seconds=5)
 UpdateAnswer: TypeAlias = Mapping[str, Any]  # the payload of the job that applies it
-_FIELD = "prompt"  # of the job that applies an answer: the kind of the job that has asked
-_EARLIER = {"apply_raw": "summarise_raw", "flushed": "flush"}  # kinds of answers that an earlier release has stored
+# Earlier releases had a kind for each prompt, and two more for answers.
+UPDATE_JOBS = JobKind(
+    name=UPDATE,
+    pace=JobPace.SLOW,
+    earlier=("consolidate", "summarise", "summarise_raw", "flush", "note", "title_conversation"),
+)
+_EARLIER = {"apply_raw": "summarise_raw", "flushed": "flush"}
+APPLY_JOBS = JobKind(name=APPLY, pace=JobPace.QUICK, earlier=tuple(_EARLIER), erasure=JobErasure.ANSWER)
+_OFF = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +74,29 @@ class UpdatePrompt(Protocol):
 
 
 class MemoryUpdates:
-    """Runs the prompts, by the kind of the job that asks."""
+    """Runs the prompts, by their names."""
 
-    def __init__(self, context: UpdateContext, prompts: Mapping[str, UpdatePrompt]) -> None:
+    def __init__(
+        self, context: UpdateContext, prompts: Mapping[str, UpdatePrompt], *, off: Collection[str] = ()
+    ) -> None:
+        """Ask none of those that are *off*; answers that they have are applied."""
         self._context = context
         self._prompts = prompts
-        self.asking: Mapping[str, Handler] = dict.fromkeys(prompts, self.ask)
-        self.applying: Mapping[str, Handler] = dict.fromkeys((APPLY, *_EARLIER), self.apply)
+        self._off = off
 
     async def ask(self, job: Job) -> RetryJobLater | None:
         """Ask the model, and store its answer as a job."""
-        context, prompt = self._context, self._prompts[job.kind]
+        context, name = self._context, prompt_of(job)
+        if name in self._off:
+            return RetryJobLater(_OFF, "the settings switch it off", counts=False)
+        prompt = self._prompts[name]
         epoch = await context.documents.epoch(job.scope)
         answer = await prompt.ask(job)
         if isinstance(answer, UnusableAnswer):  # an outage is not an answer: the job waits until the model answers
             return RetryJobLater(outage_delay(job.attempts + 1), answer.reason)
         if answer is None or isinstance(answer, RetryJobLater):
             return answer
-        payload = {**answer, _FIELD: job.kind}
+        payload = {**answer, PROMPT: name}
         async with context.writing:
             if await context.documents.epoch(job.scope) != epoch:
                 return RetryJobLater(NOT_YET, "something was forgotten meanwhile", counts=False)
@@ -93,7 +106,7 @@ class MemoryUpdates:
 
     async def apply(self, job: Job) -> None:
         """Bring a stored answer into memory."""
-        prompt = self._prompts[str(job.payload.get(_FIELD) or _EARLIER.get(job.kind, "consolidate"))]
+        prompt = self._prompts[str(job.payload.get(PROMPT) or _EARLIER.get(job.kind, "consolidate"))]
         async with self._context.writing:
             # Read again: words may have been erased from the job since it was claimed, or all of it.
             pending = await self._context.jobs.pending_in(job.scope)

@@ -1,8 +1,8 @@
 """Durable jobs for messages that a user deleted in a chat.
 
-`deleted` records the deletion, which blanks the message; `unindex` removes its files, and its words from the search
-index. `unlearn` finds the lines derived from it in documents, history and notes, once no job is summarising the
-message. These lines are removed only after approval.
+The first job records the deletion, which blanks the message; `unindex` removes its files, and its words from the search
+index. Another one, with traces of the message, finds the lines derived from it in documents, history and notes, once no
+job is summarising the message. These lines are removed only after approval.
 
 Derived lines are found by provenance: history entries of the message, versions, and the lines that they added. Words
 are compared only afterwards, to select among the lines that a summary of many messages added. The message itself is
@@ -33,6 +33,7 @@ from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.history.history_files import blank_raw, sentences
+from agent.memory.jobs.job_kinds import JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.messages import entry_id
@@ -41,7 +42,7 @@ from agent.memory.update.notes import QUOTED
 from agent.memory.versioning.memory_service import remembering_turn
 from gateway.events import SessionKey, short_id
 from gateway.ports.journal import InboxRow, Job, MessageOutcome, SessionRow, TurnRecord
-from gateway.ports.memory import HISTORY_JSONL, RAW_JSONL, DocumentChange, FileKind, HistoryEntry, StoredTurn
+from gateway.ports.memory import HISTORY_JSONL, RAW_JSONL, UNINDEX, DocumentChange, FileKind, HistoryEntry, StoredTurn
 from gateway.text.deleted_messages import DIGEST, find_message
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ _SESSION = "(session: "  # then the key and a bracket, at the end of a note's he
 _WORD = re.compile(r"\w{4,}")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")  # scripts without spaces: use bigrams
 _STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
-DELETED, UNLEARN = "deleted", "unlearn"
+DELETED = "deleted"
+DELETION_JOBS = JobKind(name=DELETED, pace=JobPace.QUICK, earlier=("unlearn",))
+UNINDEX_JOBS = JobKind(name=UNINDEX, pace=JobPace.LONG)
 _BUSY_DELAY = timedelta(seconds=5)
 _SUMMARY_DELAY = timedelta(seconds=30)
 
@@ -91,6 +94,10 @@ class MessageDeletionJobs:
     now: Callable[[], datetime]
     _disk: Disk = field(default_factory=Disk)
 
+    async def run(self, job: Job) -> RetryJobLater | None:
+        """Record a deletion, or stage the removal of what was derived from the message."""
+        return await (self.unlearn(job) if "traces" in job.payload else self.delete(job))
+
     async def delete(self, job: Job) -> RetryJobLater | None:
         """Record the deletion, write the files without the message, and enqueue the jobs that find derived data."""
         key, mid = SessionKey.parse(str(job.payload["key"])), str(job.payload["mid"])
@@ -110,7 +117,7 @@ class MessageDeletionJobs:
                 "person": self.person(row) if row is not None else "",
             }
             await self.jobs.put(
-                Job(id=f"unlearn:{key}/{mid}", kind=UNLEARN, scope=scope, payload=payload, due_at=self.now())
+                Job(id=f"unlearn:{key}/{mid}", kind=DELETED, scope=scope, payload=payload, due_at=self.now())
             )
         if traces or row is not None:
             await self._record_deletion(session, scope, mid, note)

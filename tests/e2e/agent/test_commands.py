@@ -114,7 +114,9 @@ async def test_new_renames_the_transcript_and_answers_at_once() -> None:
         assert "old words" in next(folder.glob(f"{session.transcript}.*")).read_text()
         assert (await parlour.app.store.journal.session(KEY)).transcript != session.transcript
         scope = (await parlour.app.store.records.sessions())[0].scope
-        jobs = [job for job in await parlour.app.store.jobs.pending_in(scope) if job.kind == "summarise"]
+        jobs = [
+            job for job in await parlour.app.store.jobs.pending_in(scope) if job.payload.get("prompt") == "summarise"
+        ]
         assert [job.payload["transcript"] for job in jobs] == [session.transcript]
         await parlour.channel.ask("c", "new words")
         answers = [each for each in model.asked if each.purpose == "answer"]

@@ -13,6 +13,7 @@ from typing import Any
 from agent.base.disk import Disk
 from agent.base.transcript_lines import kind_of
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.memory.prompt.due_jobs import prompt_of
 from agent.memory.storage.transcript_files import read_transcript
 from gateway.errors import ModelUnreachable
 from gateway.operations.usage import usage_table
@@ -97,7 +98,9 @@ async def jobs(parlour: InProcessGateway, wanted: Callable[[Sequence[Job]], bool
 
 async def quiet(parlour: InProcessGateway) -> None:
     """Return when no job is left that is due within minutes, and every record is in its file."""
-    await jobs(parlour, lambda found: all(job.kind in {"dream", "summarise_raw"} for job in found))  # due in hours
+    await jobs(
+        parlour, lambda found: all(job.kind == "dream" or prompt_of(job) == "summarise_raw" for job in found)
+    )  # due in hours
     await parlour.idle()
 
 
@@ -189,7 +192,7 @@ async def test_a_crash_between_answer_and_pointer_pays_once(tmp_path: Path) -> N
     """Killed when the answer is stored and nothing of it applied: the next start applies it without asking again."""
     model = SummaryModel()
     async with at_work(model, tmp_path / "home") as parlour:
-        parlour.app.background._quick = {}  # nothing is applied before the kill
+        parlour.app.background._quick = ()  # nothing is applied before the kill
         await talk(parlour, 5)
         await jobs(parlour, lambda found: any(job.kind == "apply" for job in found))
         dead = parlour.kill(tmp_path / "copy")
@@ -212,7 +215,7 @@ async def test_a_model_that_is_down_waits_and_the_window_with_it() -> None:
         assert entries(parlour.home) == ()
         assert "thing 0" in str(model.prompts[-1])
         [job] = await parlour.app.store.jobs.pending_in(SCOPE)
-        assert (job.kind, job.attempts) == ("consolidate", 1)
+        assert (prompt_of(job), job.attempts) == ("consolidate", 1)
 
 
 async def test_a_model_that_wipes_memory_wipes_nothing() -> None:

@@ -13,9 +13,12 @@ import pytest
 
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.prompt.due_jobs import SUMMARISE, prompt_of
 from agent.memory.storage.erasure_notes import owed_scopes
 from agent.memory.storage.session_file_writer import SessionFileWriter
+from agent.memory.update.memory_updates import UPDATE_JOBS
 from agent.memory.versioning import message_deletions
+from agent.memory.versioning.message_deletions import DELETION_JOBS
 from gateway.events import InboundKind, PlatformAccount
 from gateway.ports.journal import Job
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk
@@ -178,8 +181,8 @@ async def test_a_message_from_before_new_leaves_archive_note_and_raw_archive(tmp
         for n, text in enumerate(("my zeppelin leaks, which is bad news for us", "it is red", "and it is old"), 7):
             await parlour.channel.ask("ann", text, number=str(n))
         model.bad_answers = 9
-        slow = parlour.app.background._slow
-        parlour.app.background._slow = {**slow, "summarise": _at_once(slow["summarise"])}  # no half hours in between
+        handlers = parlour.app.background._handlers
+        parlour.app.background._handlers = {**handlers, UPDATE_JOBS: _at_once(handlers[UPDATE_JOBS])}
         await parlour.channel.ask("ann", "/new")
         await quiet(parlour)
         raw = home / SCOPE / "memory" / "raw.jsonl"
@@ -197,7 +200,9 @@ def _at_once(handler: Handler) -> Handler:
     """Return a summary's handler that has waited after its first two bad answers."""
 
     async def run(job: Job) -> RetryJobLater | None:
-        await handler(job)
+        later = await handler(job)
+        if prompt_of(job) != SUMMARISE:
+            return later
         return await handler(replace(job, attempts=2, payload={**job.payload, "bad_answers": 2}))
 
     return run
@@ -211,8 +216,8 @@ async def test_a_summary_under_way_is_waited_for() -> None:
         await parlour.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
         await talk(parlour, 4)
         await model.thinking.wait()
-        quick = parlour.app.background._quick
-        parlour.app.background._quick = {**quick, "unlearn": _soon(quick["unlearn"])}  # no half minutes in between
+        handlers = parlour.app.background._handlers
+        parlour.app.background._handlers = {**handlers, DELETION_JOBS: _soon(handlers[DELETION_JOBS])}
         await delete(parlour, "7")
         await until(lambda: "and it leaks" not in transcripts(parlour.home))
         assert await parlour.app.commands.staging.pending_changes(SCOPE) == []
@@ -237,7 +242,7 @@ async def test_killed_in_between_it_is_done_once(tmp_path: Path) -> None:
         await parlour.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
         await talk(parlour, 4)
         await quiet(parlour)
-        parlour.app.background._quick = {}
+        parlour.app.background._quick = ()
         await delete(parlour, "7")
         dead = parlour.kill(tmp_path / "copy")
     async with at_work(SummaryModel(telling), dead) as parlour:

@@ -136,7 +136,7 @@ async def test_killed_after_the_yes_the_next_start_erases(full_home: Path, tmp_p
     """The yes is durable: a process that dies right behind it leaves the work to the next one."""
     home = shutil.copytree(full_home, tmp_path / "home")
     async with at_work(home) as parlour:
-        parlour.app.background._long = {}
+        parlour.app.background._long = ()
         await parlour.channel.ask("ann", "/forget everything yes")
         assert stored_text(home, SCOPE) == ""  # at once
         await parlour.idle()

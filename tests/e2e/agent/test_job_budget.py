@@ -22,28 +22,28 @@ async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> N
     home = tmp_path / "home"
     async with gateway(model=SummaryModel(), environment=ENOUGH_FOR_ONE, home=home) as parlour:
         await talk(parlour, 5)
-        await jobs(parlour, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
+        await jobs(parlour, lambda found: not any(job.kind in ("update", "apply") for job in found))
         assert len(entries(home)) == 1
         await talk(parlour, 3)
         status = await parlour.channel.ask("ann", "/status")
         assert "Background jobs have used all 2 tokens for today" in status
-        assert re.search(r"- consolidate: 0 running, 1 waiting \(oldest: 0h 0m\), 0 failed", status)
+        assert re.search(r"- update: 0 running, 1 waiting \(oldest: 0h 0m\), 0 failed", status)
     model = SummaryModel()
     async with gateway(model=model, environment=ENOUGH_FOR_ONE, home=home) as parlour:
         await talk(parlour, 1)
         await parlour.idle()
         [told] = [line async for line in parlour.app.operations["status"]({})]
-        [waits] = [job for job in told["jobs"] if job["kind"] == "consolidate"]
+        [waits] = [job for job in told["jobs"] if job["kind"] == "update"]
         assert (waits["waiting"], waits["failures"], waits["last_run"]) == (1, 0, None)
         assert told["background_budget"] == {"limit": 2, "spent": 2, "is_spent": True}
         with await to_thread(urllib.request.urlopen, f"{parlour.app.web.url}metrics") as response:
             metrics = response.read().decode()
-        assert 'parlour_jobs_waiting{kind="consolidate"} 1.0' in metrics
+        assert 'parlour_jobs_waiting{kind="update"} 1.0' in metrics
         assert "parlour_background_tokens_limit 2.0" in metrics
         assert model.asked == []
         assert len(entries(home)) == 1
     async with gateway(model=SummaryModel(), environment={**WINDOW, "PARLOUR_TIMEZONE": ZONE}, home=home) as parlour:
-        await jobs(parlour, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
+        await jobs(parlour, lambda found: not any(job.kind in ("update", "apply") for job in found))
         assert len(entries(home)) == 2
 
 
@@ -51,7 +51,7 @@ async def test_a_dream_that_has_to_wait_for_tomorrow_says_so() -> None:
     """Whoever asks for one while the day's tokens are spent hears when it will be; the wish is kept."""
     async with gateway(model=SummaryModel(), environment=ENOUGH_FOR_ONE) as parlour:
         await talk(parlour, 5)
-        await jobs(parlour, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
+        await jobs(parlour, lambda found: not any(job.kind in ("update", "apply") for job in found))
         assert "tomorrow" in await parlour.channel.ask("ann", "/dream")
         found = await parlour.app.store.jobs.pending_in("people/pocket%3aann")
         assert [job.kind for job in found if "asked" in job.payload] == ["dream"]

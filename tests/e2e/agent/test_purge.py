@@ -201,7 +201,7 @@ async def test_killed_before_it_was_done_the_next_start_does_the_rest(full_home:
     """A kill right after the answer: the job stands in the journal, and the next process finishes it."""
     home = shutil.copytree(full_home, tmp_path / "home")
     async with at_work(home) as parlour:
-        parlour.app.background._long = {}  # a process that dies before it comes to it
+        parlour.app.background._long = ()  # a process that dies before it comes to it
         await erase(parlour.channel.ask, "ann", f"/forget {CYRILLIC} --purge")
         await parlour.idle()
         assert "purge" in {job.kind for job in await parlour.app.store.jobs.pending_in(SCOPE)}

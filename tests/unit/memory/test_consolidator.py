@@ -14,8 +14,12 @@ from agent.base.scopes import scope_folder
 from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.history.history_files import line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
+from agent.memory.privacy.export_jobs import EXPORT_JOBS
+from agent.memory.prompt.due_jobs import APPLY, CONSOLIDATE, PROMPT, SUMMARISE, consolidation_job
 from agent.memory.storage.messages import MessageRange
+from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS
+from agent.memory.versioning.message_deletions import DELETION_JOBS
+from gateway.app.job_kinds import JOB_KINDS
 from gateway.ports.journal import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs
@@ -204,3 +208,16 @@ async def test_one_giant_message_is_summarised_by_its_beginning(tmp_path: Path) 
     assert [(each.start, each.end) for each in world.history.after(0)][-1][1] == 8
     assert all(len(shown) < 16_000 for shown in world.model.shown)
     assert "not all of them shown here" in world.model.shown[0]
+
+
+async def test_jobs_of_earlier_releases_are_run(tmp_path: Path) -> None:
+    """Each prompt was a kind of job, and answers had three; rows with those kinds are asked about and applied."""
+    world = await begin(tmp_path)
+    (job,) = world.jobs.jobs.values()
+    payload = {name: value for name, value in job.payload.items() if name != PROMPT}
+    world.jobs.jobs = {job.id: replace(job, kind=CONSOLIDATE, payload=payload)}
+    await world.run(world.updates())
+    assert world.pointers() == [job.payload["end"]]
+    assert JOB_KINDS["summarise"] is JOB_KINDS["flush"] is UPDATE_JOBS
+    assert JOB_KINDS["apply_raw"] is JOB_KINDS["flushed"] is APPLY_JOBS
+    assert (JOB_KINDS["unexport"], JOB_KINDS["unlearn"]) == (EXPORT_JOBS, DELETION_JOBS)

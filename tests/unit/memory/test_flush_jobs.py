@@ -11,7 +11,7 @@ from typing import Any
 from agent.base.disk import Disk
 from agent.base.scopes import scope_folder
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.prompt.due_jobs import APPLY, FLUSH, flush_job
+from agent.memory.prompt.due_jobs import APPLY, FLUSH, flush_job, prompt_of
 from agent.memory.storage.messages import MessageRange
 from tests.fakes.consolidation_scene import ConsolidationScene, KilledJobQueue, LooseDisk, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, ProcessCrash, killed_runs
@@ -36,7 +36,7 @@ async def test_killed_at_every_write_there_is_one_section(tmp_path: Path) -> Non
 
     async def prepare(home: Path) -> ConsolidationScene:
         world = await due(home)
-        await world.jobs.finish(next(each for each in world.jobs.jobs.values() if each.kind != FLUSH))
+        await world.jobs.finish(next(each for each in world.jobs.jobs.values() if prompt_of(each) != FLUSH))
         return world
 
     async def flush(world: ConsolidationScene, disk: Disk | None) -> None:
@@ -77,7 +77,7 @@ async def test_a_compaction_waits_for_its_flush(tmp_path: Path) -> None:
     """What lasts is written down before the messages leave the window; waiting is no failed attempt."""
     world = await due(tmp_path)
     consolidator = world.consolidator()
-    job = next(each for each in world.jobs.jobs.values() if each.kind != FLUSH)
+    job = next(each for each in world.jobs.jobs.values() if prompt_of(each) != FLUSH)
     waits = await consolidator.ask(job)
     assert isinstance(waits, RetryJobLater)
     assert not waits.counts
@@ -101,7 +101,7 @@ async def test_what_becomes_due_together_goes_in_a_row(tmp_path: Path) -> None:
 async def test_a_cycle_is_flushed_once_and_a_pointer_begins_the_next(tmp_path: Path) -> None:
     """Also after a restart, when nobody remembers that it was done."""
     world = await due(tmp_path)
-    job = next(each for each in world.jobs.jobs.values() if each.kind == FLUSH)
+    job = next(each for each in world.jobs.jobs.values() if prompt_of(each) == FLUSH and each.kind != APPLY)
     await world.run(world.updates())
     assert await world.flushes().ask(job) is None
     assert world.jobs.jobs == {}
@@ -116,7 +116,7 @@ async def test_silence_writes_nothing(tmp_path: Path) -> None:
     """No file and no second question."""
     world = await due(tmp_path)
     world.model.bullets = "[silent]"
-    job = next(each for each in world.jobs.jobs.values() if each.kind == FLUSH)
+    job = next(each for each in world.jobs.jobs.values() if prompt_of(each) == FLUSH and each.kind != APPLY)
     await world.run(world.flushes())
     assert days(tmp_path) == []
     assert await world.flushes().ask(job) is None
@@ -144,7 +144,7 @@ async def test_what_is_forgotten_meanwhile_is_not_flushed(tmp_path: Path) -> Non
     """The answer was made of what is gone: it is asked anew. An answer taken out of the queue is not written."""
     world = await due(tmp_path)
     flushes = world.flushes()
-    job = next(each for each in world.jobs.jobs.values() if each.kind == FLUSH)
+    job = next(each for each in world.jobs.jobs.values() if prompt_of(each) == FLUSH and each.kind != APPLY)
     async with world.writing:  # the model has answered, and its answer waits for the lock
         asking = asyncio.create_task(flushes.ask(job))
         await world.model.is_asked.wait()

@@ -11,11 +11,15 @@ from datetime import datetime, timedelta
 import pytest
 
 from agent.base.locks import WorkerSlots
-from agent.memory.jobs.job_runner import Handler, JobRunner, RetryJobLater
+from agent.memory.jobs.job_kinds import JobKind, JobPace
+from agent.memory.jobs.job_runner import JobRunner, RetryJobLater
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
 from gateway.ports.journal import Job
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs
+
+QUICK, SLOW = (JobKind(name="think", pace=pace) for pace in (JobPace.QUICK, JobPace.SLOW))
+WRITE, LONG = JobKind(name="write", pace=JobPace.QUICK), JobKind(name="long", pace=JobPace.LONG)
 
 
 def job(name: str, kind: str = "think") -> Job:
@@ -42,7 +46,7 @@ async def test_only_kinds_with_a_handler_are_touched(clock: VirtualClock) -> Non
 
     await jobs.put(job("a"))
     await jobs.put(job("b", kind="of-tomorrow"))
-    async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: START)):
+    async with at_work(JobRunner(jobs, {QUICK: handle}, now=lambda: START)):
         await asyncio.sleep(1)
         await jobs.put(job("c"))
         await asyncio.sleep(1)
@@ -59,7 +63,7 @@ async def test_no_job_begins_while_there_are_suspects(clock: VirtualClock) -> No
     async def handle(each: Job) -> None:
         done.append(each.id)
 
-    async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: START, slots=slots)):
+    async with at_work(JobRunner(jobs, {QUICK: handle}, now=lambda: START, slots=slots)):
         await asyncio.sleep(1)
         async with slots.without_jobs(timedelta(seconds=30)):
             await jobs.put(job("a"))
@@ -77,7 +81,7 @@ async def test_cancelled_at_whichever_step_of_its_waiting_it_ends(clock: Virtual
     async def handle(each: Job) -> None:
         pass
 
-    running = asyncio.create_task(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: START).run())
+    running = asyncio.create_task(JobRunner(jobs, {QUICK: handle}, now=lambda: START).run())
     await asyncio.sleep(1)
     await jobs.put(job("a"))
     for _ in range(steps):
@@ -104,7 +108,7 @@ async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: V
     async def write(each: Job) -> None:
         finished.append((loop.time() - begun, each.id))
 
-    background = JobRunner(jobs, quick={"write": write}, slow={"think": think}, now=lambda: START)
+    background = JobRunner(jobs, {WRITE: write, SLOW: think}, now=lambda: START)
     for name in "abc":
         await jobs.put(job(name))
     async with at_work(background):
@@ -134,7 +138,7 @@ async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: VirtualClock)
 
     for name in ("bad", "not yet", "good"):
         await jobs.put(job(name))
-    background = JobRunner(jobs, quick={}, slow={"think": handle}, now=lambda: START)
+    background = JobRunner(jobs, {SLOW: handle}, now=lambda: START)
     async with at_work(background):
         await asyncio.sleep(1)
     assert done == ["good"]
@@ -143,8 +147,8 @@ async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: VirtualClock)
     assert jobs.jobs["bad"].due_at > START
 
 
-@pytest.mark.parametrize("pace", ["quick", "slow"])
-async def test_a_store_that_is_down_costs_nothing_but_time(clock: VirtualClock, pace: str) -> None:
+@pytest.mark.parametrize("kind", [QUICK, SLOW], ids=["quick", "slow"])
+async def test_a_store_that_is_down_costs_nothing_but_time(clock: VirtualClock, kind: JobKind) -> None:
     """A job whose end could not be stored is handled again: handlers change things once."""
     calls: list[str] = []
 
@@ -163,8 +167,7 @@ async def test_a_store_that_is_down_costs_nothing_but_time(clock: VirtualClock, 
         calls.append(each.id)
 
     await jobs.put(job("a"))
-    handlers: dict[str, dict[str, Handler]] = {"quick": {}, "slow": {}, pace: {"think": handle}}
-    async with at_work(JobRunner(jobs, quick=handlers["quick"], slow=handlers["slow"], now=lambda: START)):
+    async with at_work(JobRunner(jobs, {kind: handle}, now=lambda: START)):
         await asyncio.sleep(10)
     assert calls == ["a", "a"]
     assert jobs.jobs == {}
@@ -182,9 +185,7 @@ async def test_jobs_that_need_the_object_store_do_not_keep_others_from_running(c
     for name in ("large-1", "large-2", "small"):
         for kind in ("think", "long"):
             await jobs.put(job(f"{name}-{kind}", kind))
-    background = JobRunner(
-        jobs, quick={}, slow={"think": handle}, long={"long": handle}, at_once=1, now=lambda: jobs.now
-    )
+    background = JobRunner(jobs, {SLOW: handle, LONG: handle}, at_once=1, now=lambda: jobs.now)
     async with at_work(background):
         await asyncio.sleep(60)
         assert sorted(done) == ["small-long", "small-think"]
@@ -221,7 +222,7 @@ async def test_it_sleeps_until_the_next_job_is_due_and_begins_that_in_the_same_s
         return replace(job(name), due_at=started + timedelta(seconds=seconds))
 
     await jobs.put(due_in("c", 20.4))
-    async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=clock.now)):
+    async with at_work(JobRunner(jobs, {QUICK: handle}, now=clock.now)):
         await asyncio.sleep(7)
         await jobs.put(due_in("a", 7.25))
         await jobs.put(due_in("b", 3))
@@ -241,7 +242,7 @@ async def test_a_clock_that_jumps_is_noticed(clock: VirtualClock) -> None:
         begun.append(each.id)
 
     await jobs.put(replace(job("a"), due_at=clock.now() + timedelta(days=1)))
-    async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: clock.now() + ahead)):
+    async with at_work(JobRunner(jobs, {QUICK: handle}, now=lambda: clock.now() + ahead)):
         await asyncio.sleep(100)
         assert begun == []
         ahead = timedelta(days=1)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from agent.memory.jobs.job_kinds import JobKind, JobPace
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.ports.journal import Job
@@ -135,9 +136,11 @@ async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: VirtualClock
         await jobs.put(Job(id=name, kind=kind, scope=SCOPE, payload={}, due_at=START))
     background = JobRunner(
         jobs,
-        quick={"write": handle},
-        slow={"think": handle},
-        long={"pack": handle},
+        {
+            JobKind(name="write", pace=JobPace.QUICK): handle,
+            JobKind(name="think", pace=JobPace.SLOW): handle,
+            JobKind(name="pack", pace=JobPace.LONG): handle,
+        },
         at_once=1,
         token_budget=token_budget,
         now=time,

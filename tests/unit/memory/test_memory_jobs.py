@@ -11,8 +11,8 @@ import pytest
 
 from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.jobs.memory_jobs import MemoryJobs, append_bullet, as_bullet
-from gateway.ports.journal import REMEMBER, SessionRow
+from agent.memory.jobs.memory_jobs import REMEMBER_JOBS, MemoryJobs, append_bullet, as_bullet
+from gateway.ports.journal import SessionRow
 from gateway.ports.memory import ScopeDocument
 from tests.fakes.clock import VirtualClock
 from tests.fakes.histories import open_history
@@ -189,7 +189,7 @@ async def test_words_of_strangers_wait_for_a_yes(tmp_path: Path, clock: VirtualC
     work = MemoryJobs(jobs, FileDocumentStore(tmp_path), history=open_history())
     await work.settle(SCOPE)
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(JobRunner(jobs, quick={REMEMBER: work.apply}, slow={}, now=lambda: START).run())
+        running = tasks.create_task(JobRunner(jobs, {REMEMBER_JOBS: work.apply}, now=lambda: START).run())
         await asyncio.sleep(1)
         running.cancel()
     assert jobs.reasons == ["waits for a yes"]

@@ -16,7 +16,7 @@ from agent.base import transcript_lines as build
 from agent.base.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
-from agent.memory.prompt.due_jobs import due_jobs
+from agent.memory.prompt.due_jobs import CONSOLIDATE, due_jobs, prompt_of
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
 from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
@@ -208,7 +208,7 @@ async def test_a_reply_does_not_wait_for_its_summary(tmp_path: Path) -> None:
     for n in range(400):
         await talk.turn(*sizes(n + 1, seeded(n)))
         assert talk.weight() <= 2_500
-    due = [job for job in talk.world.jobs.jobs.values() if job.kind == "consolidate"]
+    due = [job for job in talk.world.jobs.jobs.values() if prompt_of(job) == CONSOLIDATE]
     assert len(due) == 1
     conversation = await talk.open()
     assert conversation.consolidated == 0 < conversation.replay_from

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from agent.memory.jobs.job_runner import LONGEST_SLEEP, JobRunner
+from agent.memory.jobs.job_kinds import JobKind
+from agent.memory.jobs.job_runner import LONGEST_SLEEP, Handler, JobRunner
 from agent.reminders.recurrence import parse_slot, to_utc
 from agent.reminders.reminder import DO, SAY, Reminder, job_prefix, reminders_in
-from agent.reminders.reminder_jobs import FAILED, REVOKED, ReminderJobs, settle_job
+from agent.reminders.reminder_jobs import FAILED, REMINDER_JOBS, REVOKED, SETTLE_JOBS, ReminderJobs, settle_job
 from gateway.events import InboundMessage, Role, SessionKey, turn_id
 from gateway.store.engine import StoreLimits
 from gateway.store.records import SqlPreferences
@@ -49,6 +50,10 @@ def reminder(**fields: Any) -> Reminder:
 
 class Killed(BaseException):
     """The process is gone."""
+
+
+def _handlers(jobs: ReminderJobs) -> dict[JobKind, Handler]:
+    return {REMINDER_JOBS: jobs.fire, SETTLE_JOBS: jobs.settle}
 
 
 @dataclass
@@ -85,8 +90,7 @@ class ReminderScene:
         self, jobs: ReminderJobs | None = None, longest_sleep: timedelta = timedelta(hours=1)
     ) -> AsyncIterator[None]:
         """Run what is due, for the block; the runner's own *longest_sleep* matters where the wall clock is moved."""
-        quick = (jobs or self.jobs()).quick
-        runner = JobRunner(self.store.jobs, quick=quick, slow={}, now=self.clock, longest_sleep=longest_sleep)
+        runner = JobRunner(self.store.jobs, _handlers(jobs or self.jobs()), now=self.clock, longest_sleep=longest_sleep)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(runner.run())
             yield
@@ -414,9 +418,7 @@ async def test_ten_thousand_in_one_minute_each_once(tmp_path: Path, wall: WallTi
     jobs = scene.jobs(EndingJournal())
     wall.move_to(NINE)
     async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(
-            JobRunner(store.jobs, quick={"remind": _ending(jobs, ended)}, slow={}, now=wall).run()
-        )
+        running = tasks.create_task(JobRunner(store.jobs, {REMINDER_JOBS: _ending(jobs, ended)}, now=wall).run())
         await asyncio.sleep(70)
         running.cancel()
     assert len(ids) == len(set(ids)) == 10_000
@@ -451,7 +453,7 @@ async def test_killed_at_every_write_it_fires_once_and_a_cancelled_one_never_ret
     dying = _dying(store, step, is_before=is_before)
     scene = ReminderScene(store, wall)
     with pytest.raises(BaseExceptionGroup, match="unhandled errors"):
-        await JobRunner(dying, quick=scene.jobs(dying, dying).quick, slow={}, now=wall).run()
+        await JobRunner(dying, _handlers(scene.jobs(dying, dying)), now=wall).run()
     path = kill(path, tmp_path / "b")
     store = await open_inline_store(path, StoreLimits(), clock=wall)
     scene = ReminderScene(store, wall)

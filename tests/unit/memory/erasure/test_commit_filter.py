@@ -10,13 +10,14 @@ import pytest
 
 from agent.memory.erasure.commit_filter import CommitFilter
 from agent.reminders.reminder import REMIND
+from gateway.app.job_kinds import JOB_KINDS
 from gateway.events import Attachment, OutboundMessage
 from gateway.ports.journal import REMEMBER, Job, JobAdvance, TurnCommit, TurnRecord
 from gateway.ports.memory import FileKind, HistoryEntry
 from tests.fakes.memory import SCOPE, START, exchange
 
 WORD = "zeppelin"
-FILTER = CommitFilter()
+FILTER = CommitFilter(JOB_KINDS)
 
 
 def erasure(kind: str = "forget", *, may_all: bool = True, sender: str = "42", turn: str = "t1") -> Job:

@@ -55,20 +55,21 @@ async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Pa
         outbox=outbox,  # type: ignore[arg-type]  # as much of one as is asked
         zone=lambda _: "UTC",
         now=clock,
+        kinds={},
         **parts,
     )
     payload = {"key": str(ANN), "digests": [digest], "since": build.format_time(START)}
     job = Job(id="unexport:1", kind="unexport", scope=SCOPE, payload=payload, due_at=START)
     now = START + timedelta(days=1)
-    later = await exports.unexport(job)
+    later = await exports.run(job)
     assert isinstance(later, RetryJobLater)
     assert not later.counts
     assert await records.files.files(SCOPE)
     now = START + timedelta(days=8)
-    assert await exports.unexport(job) is None
+    assert await exports.run(job) is None
     assert not await records.files.files(SCOPE)
-    assert await exports.unexport(job) is None
+    assert await exports.run(job) is None
     await records.files.put(SCOPE, FileKind.ATTACHMENT, b"zip", at=START)
     now, outbox.waiting = START + timedelta(days=1), []
-    assert await exports.unexport(job) is None
+    assert await exports.run(job) is None
     assert not await records.files.files(SCOPE)

@@ -1,0 +1,50 @@
+"""Every kind of durable job, as its owner declares it. The handlers are in `memory.build_job_runner`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from agent.memory.account_links.account_linker import LINK_JOBS, UNLINK_JOBS
+from agent.memory.conversations import DELETION_OF_CONVERSATION_JOBS
+from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS
+from agent.memory.erasure.purge_jobs import FORGET_JOBS, FORGOTTEN_JOBS, PURGE_JOBS, SCRUB_JOBS
+from agent.memory.erasure.retention import RETENTION_JOBS
+from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS
+from agent.memory.jobs.chat_edits import EDIT_JOBS
+from agent.memory.jobs.job_kinds import by_name
+from agent.memory.jobs.memory_jobs import REMEMBER_JOBS
+from agent.memory.privacy.export_jobs import EXPORT_JOBS
+from agent.memory.update.dream_phases import DREAM_JOBS
+from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS
+from agent.memory.versioning.message_deletions import DELETION_JOBS, UNINDEX_JOBS
+from agent.reminders.reminder_jobs import REMINDER_JOBS, SETTLE_JOBS
+from agent.tools.standing_decisions import DECISION_JOBS
+from agent.tools.tool_questions import DENIAL_JOBS, QUESTION_JOBS
+
+JOB_KINDS: Final = by_name(
+    (
+        REMEMBER_JOBS,
+        EDIT_JOBS,
+        ASK_ERASURE_JOBS,
+        QUESTION_JOBS,
+        DENIAL_JOBS,
+        DECISION_JOBS,
+        REMINDER_JOBS,
+        SETTLE_JOBS,
+        UPDATE_JOBS,
+        APPLY_JOBS,
+        DREAM_JOBS,
+        DELETION_JOBS,
+        UNINDEX_JOBS,
+        DELETION_OF_CONVERSATION_JOBS,
+        FORGET_JOBS,
+        FORGOTTEN_JOBS,
+        PURGE_JOBS,
+        SCRUB_JOBS,
+        SCOPE_ERASURE_JOBS,
+        RETENTION_JOBS,
+        LINK_JOBS,
+        UNLINK_JOBS,
+        EXPORT_JOBS,
+    )
+)
