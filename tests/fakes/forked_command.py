@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import BinaryIO
 
 from tests.faults.process_pool import ForkServer
 
@@ -16,8 +17,9 @@ from tests.faults.process_pool import ForkServer
 class ForkedCommand:
     """The part of `asyncio.subprocess.Process` that tests use, over the connection to the forking process."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int, stdin: BinaryIO) -> None:
         self.stdout: asyncio.StreamReader | None = None
+        self.stdin = stdin  # closed where all that the process reads was given at its start
         self.pid = pid
         self.returncode: int | None = None
         self._reader = reader
@@ -35,15 +37,17 @@ class ForkedCommand:
             assert line, "the forking process is gone"
             self.returncode = json.loads(line)["exit"]
             self._writer.close()
+            self.stdin.close()
         return self.returncode
 
 
 async def fork_command(
-    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], typed: str = ""
+    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], typed: str | None = ""
 ) -> ForkedCommand:
     """Run ``parlour *words*``, or ``python *words*`` where they begin with ``-m``, under *environment*.
 
-    *typed* is its standard input. Standard output and standard error are one stream.
+    *typed* is its standard input; None = what the caller writes to `stdin`. Standard output and standard error are one
+    stream.
     """
     reading, writing = os.pipe()
     try:
@@ -57,16 +61,19 @@ async def fork_command(
 
 
 async def fork_into(
-    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], output: int, typed: str = ""
+    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], output: int, typed: str | None = ""
 ) -> ForkedCommand:
     """Do as `fork_command`; what is printed goes to the file descriptor *output*."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(zygote.socket)
     order = json.dumps({"words": words, "environment": dict(environment)}).encode() + b"\n"
     answers, typing = os.pipe()
-    with os.fdopen(answers, "rb"), os.fdopen(typing, "wb") as terminal:
-        terminal.write(typed.encode())  # less than a pipe takes
+    stdin = os.fdopen(typing, "wb", buffering=0)
+    with os.fdopen(answers, "rb"):
+        if typed is not None:
+            stdin.write(typed.encode())  # less than a pipe takes
+            stdin.close()
         socket.send_fds(connection, [order], [output, answers])
     reader, writer = await asyncio.open_unix_connection(sock=connection)
     made = json.loads(await reader.readline())
-    return ForkedCommand(reader, writer, made["pid"])
+    return ForkedCommand(reader, writer, made["pid"], stdin)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from gateway.supervisor import Supervisor
 from tests.fakes.discord_records import ANN, GENERAL, LOBBY
 from tests.fakes.discord_records import TOKEN as DISCORD_TOKEN
 from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.forked_command import ForkedCommand, fork_command
 from tests.fakes.meter import FakeMeter
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.slack_server import ANN as SLACK_ANN
@@ -36,6 +37,7 @@ from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, BOT_USER, SlackServer
 from tests.fakes.slack_workspace import FakeSlackChat
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 from tests.faults.connection_worker import open_channel
+from tests.faults.process_pool import ForkServer
 
 MESSAGES = 12
 CHATS = 6
@@ -178,19 +180,15 @@ async def open_platform(kind: str) -> AsyncIterator[Platform]:
 class WorkerProcess:
     """A running worker, and what it printed."""
 
-    process: asyncio.subprocess.Process
+    process: ForkedCommand
     name: str = ""
     printed: list[str] = field(default_factory=list)
 
     @classmethod
-    async def start(cls, url: str, kind: str, platform: Platform, seconds: float) -> WorkerProcess:
+    async def start(cls, zygote: ForkServer, url: str, kind: str, platform: Platform, seconds: float) -> WorkerProcess:
         """Start one, and return when it has its store."""
-        pipe = asyncio.subprocess.PIPE
-        words = ("tests.faults.connection_worker", url, kind, json.dumps(platform.block), str(seconds))
-        command = (sys.executable, "-m", *words)
-        worker = cls(
-            await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
-        )
+        words = ("-m", "tests.faults.connection_worker", url, kind, json.dumps(platform.block), str(seconds))
+        worker = cls(await fork_command(zygote, words, os.environ, typed=None))
         assert worker.process.stdout is not None
         async for line in worker.process.stdout:
             worker.printed.append(line.decode().rstrip())
@@ -220,6 +218,7 @@ async def until(is_met: Callable[[], object]) -> None:
 class Scene:
     """Two workers, one platform, one database."""
 
+    zygote: ForkServer
     server: PostgresServer
     kind: str
     platform: Platform
@@ -229,7 +228,7 @@ class Scene:
     async def start(self, count: int, seconds: float) -> None:
         """Start workers, all at the same time; their turns take *seconds*."""
         kind = self.kind.partition("-")[0]
-        begun = [WorkerProcess.start(self.server.url, kind, self.platform, seconds) for _ in range(count)]
+        begun = [WorkerProcess.start(self.zygote, self.server.url, kind, self.platform, seconds) for _ in range(count)]
         for worker in await asyncio.gather(*begun):
             self.workers.append(worker)
             self.tasks.create_task(worker.read())
@@ -275,25 +274,26 @@ async def server(postgres: PostgresServer) -> PostgresServer:
 
 
 @asynccontextmanager
-async def scene(server: PostgresServer, kind: str, *, seconds: float = 0.01) -> AsyncIterator[Scene]:
+async def scene(
+    zygote: ForkServer, server: PostgresServer, kind: str, *, seconds: float = 0.01
+) -> AsyncIterator[Scene]:
     """Run two workers before a platform; kill what is left at the end."""
     async with asyncio.timeout(_LIMIT), open_platform(kind) as platform, asyncio.TaskGroup() as tasks:
-        opened = Scene(server, kind, platform, tasks)
+        opened = Scene(zygote, server, kind, platform, tasks)
         try:
             await opened.start(2, seconds)
             yield opened
         finally:
             for worker in opened.workers:
-                with suppress(ProcessLookupError):
-                    worker.process.kill()
+                worker.process.send_signal(signal.SIGKILL)
                 await worker.process.wait()
                 print(worker.name, *worker.printed, sep="\n  ")  # shown if the test fails
 
 
 @pytest.mark.parametrize("kind", ["telegram", "discord-shards", "slack"])
-async def test_a_killed_holder_loses_and_doubles_nothing(server: PostgresServer, kind: str) -> None:
+async def test_a_killed_holder_loses_and_doubles_nothing(zygote: ForkServer, server: PostgresServer, kind: str) -> None:
     """Two workers start at once and one connects; it is killed while people write, and another takes over."""
-    async with scene(server, kind) as running:
+    async with scene(zygote, server, kind) as running:
         first = await running.connected()
         (other,) = [each for each in running.workers if each is not first]
         killed_at = 0.0
@@ -303,7 +303,7 @@ async def test_a_killed_holder_loses_and_doubles_nothing(server: PostgresServer,
             running.platform.say(f"m{number}")
             await asyncio.sleep(random.uniform(0, 0.15))  # noqa: S311
             if number == MESSAGES // 3:
-                first.process.kill()
+                first.process.send_signal(signal.SIGKILL)
                 killed_at = time.monotonic()
         assert await running.connected(other_than=first.name) is other
         print("takeover", round(time.monotonic() - killed_at, 2))
@@ -316,9 +316,11 @@ async def test_a_killed_holder_loses_and_doubles_nothing(server: PostgresServer,
             assert gateway.resumed_shards.count(1) == 1
 
 
-async def test_a_holder_that_hangs_is_replaced_and_stops_its_connection(server: PostgresServer) -> None:
+async def test_a_holder_that_hangs_is_replaced_and_stops_its_connection(
+    zygote: ForkServer, server: PostgresServer
+) -> None:
     """It polls again when it goes on, until it notices; what it receives is not confirmed, and comes to the other."""
-    async with scene(server, "telegram") as running:
+    async with scene(zygote, server, "telegram") as running:
         first = await running.connected()
         first.process.send_signal(signal.SIGSTOP)
         for number in range(MESSAGES):
@@ -333,13 +335,13 @@ async def test_a_holder_that_hangs_is_replaced_and_stops_its_connection(server: 
 
 
 @pytest.mark.parametrize("kind", ["telegram", "discord", "slack"])
-async def test_a_holder_that_stops_hands_over_at_once(server: PostgresServer, kind: str) -> None:
+async def test_a_holder_that_stops_hands_over_at_once(zygote: ForkServer, server: PostgresServer, kind: str) -> None:
     """The other has the connection while the first still lives; then the first's end changes nothing."""
-    async with scene(server, kind) as running:
+    async with scene(zygote, server, kind) as running:
         first = await running.connected()
         running.platform.say("m0")
         await running.answered(1)
-        first.process.terminate()
+        first.process.send_signal(signal.SIGTERM)
         stopped_at = time.monotonic()
         await running.connected(other_than=first.name)
         print("handover", round(time.monotonic() - stopped_at, 2))
@@ -347,7 +349,6 @@ async def test_a_holder_that_stops_hands_over_at_once(server: PostgresServer, ki
         assert server.query("SELECT count(*) FROM worker") == [(2,)]  # it is not the takeover from a dead one
         running.platform.say("m1")
         await running.answered(2)
-        assert first.process.stdin is not None
         first.process.stdin.close()
         assert await first.process.wait() == 0
         running.platform.say("m2")
@@ -356,9 +357,9 @@ async def test_a_holder_that_stops_hands_over_at_once(server: PostgresServer, ki
 
 
 @pytest.mark.parametrize("kind", ["telegram", "discord", "slack"])
-async def test_a_worker_without_the_connection_answers(server: PostgresServer, kind: str) -> None:
+async def test_a_worker_without_the_connection_answers(zygote: ForkServer, server: PostgresServer, kind: str) -> None:
     """Chats are divided among the workers, wherever their messages come in; sending needs no connection."""
-    async with scene(server, kind, seconds=1.0) as running:
+    async with scene(zygote, server, kind, seconds=1.0) as running:
         await running.connected()
         for chat in range(CHATS):
             running.platform.say(f"m{chat}", chat)

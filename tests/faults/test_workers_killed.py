@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +16,9 @@ import pytest
 
 from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
+from tests.fakes.forked_command import ForkedCommand, fork_command
 from tests.fakes.postgres_server import PostgresServer
+from tests.faults.process_pool import ForkServer
 from tests.faults.queue_worker import PLATFORM
 
 CHATS, MESSAGES, WORKERS = 16, 8, 3
@@ -30,17 +31,15 @@ _LIMIT = 120.0  # seconds
 class WorkerProcess:
     """A running worker, and the messages that it has acknowledged."""
 
-    process: asyncio.subprocess.Process
+    process: ForkedCommand
     name: str = ""
     has_ended: bool = False
     acks: dict[tuple[str, str], asyncio.Future[None]] = field(default_factory=dict)
 
     @classmethod
-    async def start(cls, url: str) -> WorkerProcess:
+    async def start(cls, zygote: ForkServer, url: str) -> WorkerProcess:
         """Start one, and return when it works."""
-        pipe = asyncio.subprocess.PIPE
-        command = (sys.executable, "-m", "tests.faults.queue_worker", url)
-        worker = cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
+        worker = cls(await fork_command(zygote, ("-m", "tests.faults.queue_worker", url), os.environ, typed=None))
         assert worker.process.stdout is not None
         async for line in worker.process.stdout:
             if line.startswith(b"ready "):
@@ -52,8 +51,8 @@ class WorkerProcess:
         """Note acknowledgements until the process ends; those that are missing then never come."""
         assert self.process.stdout is not None
         async for line in self.process.stdout:
-            word, *words = line.decode().split()
-            if word == "ack" and (ack := self.acks.pop((words[0], words[1]), None)) is not None:
+            words = line.decode().split()
+            if words[:1] == ["ack"] and (ack := self.acks.pop((words[1], words[2]), None)) is not None:
                 ack.set_result(None)
         self.has_ended = True
         for ack in self.acks.values():
@@ -61,7 +60,7 @@ class WorkerProcess:
 
     async def deliver(self, chat: str, number: str) -> None:
         """Hand a message over. Raises ConnectionError if the worker is killed before it has acknowledged it."""
-        if self.has_ended or self.process.stdin is None:
+        if self.has_ended:
             raise ConnectionError("killed")
         ack = self.acks[chat, number] = asyncio.get_running_loop().create_future()
         self.process.stdin.write(json.dumps({"chat": chat, "id": number}).encode() + b"\n")
@@ -69,15 +68,14 @@ class WorkerProcess:
 
 
 @asynccontextmanager
-async def team(server: PostgresServer) -> AsyncIterator[list[WorkerProcess]]:
+async def team(zygote: ForkServer, server: PostgresServer) -> AsyncIterator[list[WorkerProcess]]:
     """Run workers; kill what is left at the end."""
-    workers = [await WorkerProcess.start(server.url) for _ in range(WORKERS)]
+    workers = [await WorkerProcess.start(zygote, server.url) for _ in range(WORKERS)]
     try:
         yield workers
     finally:
         for worker in workers:
-            with suppress(ProcessLookupError):
-                worker.process.kill()
+            worker.process.send_signal(signal.SIGKILL)
             await worker.process.wait()
 
 
@@ -102,7 +100,11 @@ async def until_empty(server: PostgresServer, query: str) -> None:
 
 
 async def stop_some(
-    server: PostgresServer, workers: list[WorkerProcess], tasks: asyncio.TaskGroup, by: signal.Signals
+    zygote: ForkServer,
+    server: PostgresServer,
+    workers: list[WorkerProcess],
+    tasks: asyncio.TaskGroup,
+    by: signal.Signals,
 ) -> list[float]:
     """Kill workers or let them hang, and replace them; return how many seconds each was listed afterwards.
 
@@ -121,10 +123,9 @@ async def stop_some(
                 victim.process.send_signal(signal.SIGCONT)
                 await asyncio.sleep(0.5)
         finally:  # one that is stopped would outlive a failed test
-            with suppress(ProcessLookupError):
-                victim.process.kill()
+            victim.process.send_signal(signal.SIGKILL)
         await victim.process.wait()
-        workers.append(await WorkerProcess.start(server.url))
+        workers.append(await WorkerProcess.start(zygote, server.url))
         tasks.create_task(workers[-1].read())
     return takeovers
 
@@ -141,16 +142,18 @@ async def server(postgres: PostgresServer) -> AsyncIterator[PostgresServer]:
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hung"])
-async def test_workers_that_stop_lose_double_and_reorder_nothing(server: PostgresServer, by: signal.Signals) -> None:
+async def test_workers_that_stop_lose_double_and_reorder_nothing(
+    zygote: ForkServer, server: PostgresServer, by: signal.Signals
+) -> None:
     """Messages come to any worker while workers are killed or hang; the database is audited at the end.
 
     A worker that hung just before a call to the platform makes it when it goes on, and its part was sent again: as
     with a lost reply, such a part is marked.
     """
-    async with asyncio.timeout(_LIMIT), team(server) as workers, asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(_LIMIT), team(zygote, server) as workers, asyncio.TaskGroup() as tasks:
         for worker in workers:
             tasks.create_task(worker.read())
-        killing = tasks.create_task(stop_some(server, workers, tasks, by))
+        killing = tasks.create_task(stop_some(zygote, server, workers, tasks, by))
         were_killed = asyncio.Event()
         killing.add_done_callback(lambda _: were_killed.set())
         chats = [f"telegram:{chat}" for chat in range(CHATS)]
@@ -158,7 +161,7 @@ async def test_workers_that_stop_lose_double_and_reorder_nothing(server: Postgre
         await until_empty(server, "SELECT 1 FROM inbox WHERE ended_at IS NULL UNION ALL SELECT 1 FROM claim LIMIT 1")
         print("takeovers", [round(seconds, 2) for seconds in killing.result()])
         for worker in workers:
-            worker.process.kill()
+            worker.process.send_signal(signal.SIGKILL)
     assert server.query("SELECT count(*), count(DISTINCT turn) FROM record") == [(CHATS * MESSAGES,) * 2]
     assert server.query("SELECT count(*) FROM outbox WHERE open IS NOT NULL") == [(0,)]
     assert server.query("SELECT count(DISTINCT part) FROM sent") == [(CHATS * MESSAGES * 2,)]
