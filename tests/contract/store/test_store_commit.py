@@ -78,7 +78,7 @@ async def test_a_commit_happens_even_if_its_caller_is_cancelled(store: SqlStore)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.wait_for(anext(lanes), 10) == ANN
+    assert await asyncio.wait_for(anext(lanes), 60) == ANN
     assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
 
 
@@ -181,12 +181,12 @@ async def test_turns_that_are_in_their_files_are_not_returned_again(backend: Sto
 
 async def test_the_mirror_is_woken_at_start_and_by_each_commit(store: SqlStore) -> None:
     """What was left at the last stop is looked at without a new commit."""
-    await asyncio.wait_for(store.records.wait_unwritten(), 10)
+    await asyncio.wait_for(store.records.wait_unwritten(), 60)
     waiting = asyncio.create_task(store.records.wait_unwritten())
     await asyncio.sleep(0)
     assert not waiting.done()
     await answer(store, said(), "x")
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
 
 
 async def test_sessions_are_listed_most_recent_first(backend: StoreBackend) -> None:
@@ -302,7 +302,7 @@ async def test_a_queued_job_wakes_its_worker(store: SqlStore) -> None:
     waiting = asyncio.create_task(store.jobs.wait_changed(timedelta(seconds=60)))
     lease = await begin_turn(store)
     await store.journal.commit(lease, answered(lease, jobs=(JOB,)))
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
 
 
 async def test_usage_adds_up_by_purpose_and_model(store: SqlStore) -> None:

@@ -270,8 +270,8 @@ async def test_an_accept_whose_reply_was_lost_wakes_all_the_same(store: SqlStore
     with lost_reply(disk):
         await accept(store, said("/stop", id="2"), is_control=True)
     assert (await accept(store, said("/stop", id="2"), is_control=True)).outcome is AcceptOutcome.DUPLICATE
-    assert await asyncio.wait_for(anext(store.journal.ready_sessions()), 10) == ANN
-    assert (await asyncio.wait_for(anext(store.journal.control_rows()), 10)).message.text == "/stop"
+    assert await asyncio.wait_for(anext(store.journal.ready_sessions()), 60) == ANN
+    assert (await asyncio.wait_for(anext(store.journal.control_rows()), 60)).message.text == "/stop"
 
 
 async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqlStore, disk: FaultyConnections) -> None:
@@ -281,7 +281,7 @@ async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqlStore, disk:
     await anext(lanes)
     with lost_reply(disk):
         await store.journal.claim(ANN)
-    assert await asyncio.wait_for(anext(lanes), 10) == ANN
+    assert await asyncio.wait_for(anext(lanes), 60) == ANN
     assert (await claim(store)).rows[0].message == said()
 
 
@@ -297,9 +297,9 @@ async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqlStore, disk
         await store.journal.commit(lease, answered(lease, "one"))
     with pytest.raises(LeaseLost):
         await store.journal.release(lease)
-    assert await asyncio.wait_for(anext(lanes), 10) == ANN
-    assert await asyncio.wait_for(anext(chats), 10) == ANN
-    await asyncio.wait_for(store.records.wait_unwritten(), 10)
+    assert await asyncio.wait_for(anext(lanes), 60) == ANN
+    assert await asyncio.wait_for(anext(chats), 60) == ANN
+    await asyncio.wait_for(store.records.wait_unwritten(), 60)
     assert (await store.journal.commit(lease, answered(lease, "other"))).turn == lease.turn
     assert [each.message.text for each in await store.outbox.undelivered(ANN)] == ["one"]
     assert (await claim(store)).rows[0].message.message_id == "2"
@@ -361,7 +361,7 @@ async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqlStore, dis
     with pytest.raises(StoreUnavailable):
         await store.journal.claim(ANN)
     disk.fault = None
-    assert await asyncio.wait_for(anext(lanes), 10) == ANN
+    assert await asyncio.wait_for(anext(lanes), 60) == ANN
 
 
 async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqlStore, disk: FaultyConnections) -> None:
@@ -454,7 +454,7 @@ async def test_a_writer_that_ends_by_a_bug_leaves_nobody_waiting(tmp_path: Path)
     first = writer.submit(lambda database: None, broken)
     second = writer.submit(lambda database: None)
     with pytest.raises(StoreUnavailable):
-        await asyncio.wait_for(asyncio.gather(first, second), 10)
+        await asyncio.wait_for(asyncio.gather(first, second), 60)
     with pytest.raises(StoreUnavailable):
         writer.submit(lambda database: None)
     await writer.close(lambda database: None)

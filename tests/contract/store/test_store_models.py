@@ -41,8 +41,8 @@ async def test_another_gateway_knows_a_fact_before_its_next_transaction_ends(tea
     """It reads the facts again when they have changed, and has none in its way otherwise."""
     first, second = await team.open(), await team.open()
     await first.models.change([_fact("tools", START)])
-    await asyncio.wait_for(second.check(), 10)
+    await asyncio.wait_for(second.check(), 60)
     assert [name for _, name in second.models.facts()] == ["tools"]
     await second.models.change([], [("openai/test \U0001f642 ab12", "tools")])
-    await asyncio.wait_for(first.check(), 10)
+    await asyncio.wait_for(first.check(), 60)
     assert first.models.facts() == {}

@@ -152,7 +152,7 @@ async def test_a_part_waits_for_the_rest(backend: StoreBackend, fields: dict[str
     assert await anext(lanes) == ANN
     lease = await store.journal.claim(ANN)
     while lease is None:  # a slow machine may have used the window up before the first claim
-        assert await asyncio.wait_for(anext(lanes), 10) == ANN
+        assert await asyncio.wait_for(anext(lanes), 60) == ANN
         lease = await store.journal.claim(ANN)
     assert len(lease.rows) == 1
 
@@ -402,7 +402,7 @@ async def test_a_claim_that_nobody_waits_for_is_given_back(store: SqlStore) -> N
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.wait_for(anext(lanes), 10) == ANN
+    assert await asyncio.wait_for(anext(lanes), 60) == ANN
     assert (await claim(store)).rows[0].attempts == 0
 
 

@@ -119,7 +119,7 @@ async def test_a_suspect_is_no_usual_turn(backend: StoreBackend) -> None:
     await accept(store, said(key=CHATS[0]))
     assert await store.journal.claim(CHATS[0]) is not None
     assert await store.journal.claim(ANN) is None
-    await asyncio.wait_for(store.journal.wait_suspect(), 10)
+    await asyncio.wait_for(store.journal.wait_suspect(), 60)
     lease = await try_suspect(store)
     assert await claim_suspect(store) is None
     await store.journal.commit(lease, answered(lease))

@@ -74,7 +74,7 @@ async def test_calls_at_once_do_not_exceed_a_cap_together() -> None:
         async with priced(server, environment=cap) as (parlour, _):
             for n in range(12):
                 await parlour.channel.say(f"c{n}", "now?", sender=f"s{n}")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while sum(len(posts) for posts in parlour.channel.posts.values()) < 9:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.01)
             assert len(server.requests) == 3

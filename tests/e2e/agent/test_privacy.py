@@ -268,7 +268,7 @@ async def test_the_page_fetches_its_export_at_once_and_after_a_reload() -> None:
 async def a_file(socket: aiohttp.ClientWebSocketResponse) -> dict[str, Any]:
     """Return the first file that a window is sent."""
     while True:
-        frame = await socket.receive_json(timeout=10)
+        frame = await socket.receive_json(timeout=60)
         if frame.get("file"):
             found: dict[str, Any] = frame["file"]
             return found

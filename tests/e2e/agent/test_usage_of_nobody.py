@@ -19,7 +19,7 @@ async def test_a_call_on_an_empty_account_is_charged_to_nobody(tmp_path: Path) -
         reply = ChatReply(text="x", tool_calls=(), model="m", tokens=TokenUsage(10, 10, 0), cost=0.0)
         parlour.app.usage.recorder.note_call(request, "m", reply)
         span = {"since": now - timedelta(days=1), "until": now + timedelta(days=1), "zone": "UTC"}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not (rows := await parlour.app.store.usage.by("person", **span)):  # type: ignore[arg-type]  # noqa: ASYNC110 -- it has no event for us
                 await asyncio.sleep(0.01)
         shown = [line async for line in parlour.app.operations["usage"]({"by": "person"})]

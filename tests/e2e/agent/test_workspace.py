@@ -199,7 +199,7 @@ async def test_an_export_contains_files_by_their_names(tmp_path: Path) -> None:
         await parlour.channel.ask("c", "hello")
         await parlour.channel.ask("c", "/export")
         assert isinstance(parlour.channel, InProcessFileChannel)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not parlour.channel.arrived:  # noqa: ASYNC110 - the platform tells nobody
                 await asyncio.sleep(0.01)
         (export,) = parlour.channel.arrived

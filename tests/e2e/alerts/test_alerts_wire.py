@@ -167,9 +167,9 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
                 ClientSession() as session,
                 session.ws_connect(f"{url}ws", headers={"Origin": url.rstrip("/")}) as page,
             ):
-                assert (await page.receive_json(timeout=20))["type"] == "history"
+                assert (await page.receive_json(timeout=60))["type"] == "history"
                 parlour.app.alerts.watch.check_now.set()
-                shown = await page.receive_json(timeout=20)
+                shown = await page.receive_json(timeout=60)
             (line,) = await fetch_alerts(parlour.app)
     (event,) = [each for each in bodies if each["kind"] == "event"]
     assert (event["cause"], event["level"], event["state"]) == ("killed", "critical", "firing")

@@ -374,6 +374,6 @@ async def test_no_reaction_stays_after_a_kill(
         await services.killed_at(when, method, kind)
         await services.live()
         await services.quiet(lambda: services.discord.chat(GENERAL))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await services.discord.until(lambda: not standing(services.discord))
         assert answers(services) == ["@Parlour one"]

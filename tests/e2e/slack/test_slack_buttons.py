@@ -114,7 +114,7 @@ async def test_presses_come_by_http_too() -> None:
         }
         async with open_gateway(server, environment=environment) as parlour:
             server.hook = f"{parlour.app.web.url}hooks/slack"
-            await asyncio.wait_for(_serving(parlour), 10)
+            await asyncio.wait_for(_serving(parlour), 60)
             server.say(DM, ANN, "hello")
             await server.until(lambda: bool(server.shown(DM)))
             scope = await scope_in(parlour, f"slack:{DM}")

@@ -153,7 +153,7 @@ async def test_several_things_are_one_message_and_each_has_its_row() -> None:
         first = post.markup["inline_keyboard"][0][0]["callback_data"]
         server.buttons.press(post, first)
         await server.until(lambda: len(post.buttons) == 1)
-        await asyncio.wait_for(parlour.idle(), 10)
+        await asyncio.wait_for(parlour.idle(), 60)
         assert len([each for each in server.posts if each.markup]) == 1
 
 

@@ -74,7 +74,7 @@ FAR = f'<row r="1">{text_cell("A1", "x")}</row><row r="1048576">{text_cell("XFD1
 async def test_a_hostile_spreadsheet_costs_little(make: Callable[[], bytes], why: str) -> None:
     """It is refused within seconds and within the child's memory."""
     data = await asyncio.to_thread(make)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(FileUnavailable, match=why):
             await read(data)
 
@@ -111,7 +111,7 @@ async def test_a_book_is_read_in_its_order() -> None:
 )
 async def test_a_hostile_archive_is_a_phrase(data: bytes, why: str) -> None:
     """Refused in a person's words."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(FileUnavailable, match=why):
             await read(data)
 

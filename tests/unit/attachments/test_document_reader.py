@@ -100,14 +100,14 @@ async def test_a_picture_is_upright_small_and_bare() -> None:
 )
 async def test_what_means_harm_is_a_phrase(data: bytes, form: str, why: str) -> None:
     """Bombs and broken files are refused in a person's words, within seconds and within the child's memory."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         assert why in await reason(data, form)
 
 
 async def test_a_million_objects_do_no_harm() -> None:
     """A PDF with a million objects is read, or refused for the time it takes; nobody waits longer than that."""
     data = await asyncio.to_thread(sample_files.pdf, "hello", more=60_000)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         assert (await SandboxedReader().document(data, "pdf", 100)).text == "hello"
 
 

@@ -186,7 +186,7 @@ async def test_a_streamed_answer(name: str) -> None:
 async def test_ollama_is_asked_about_a_model_in_a_thread() -> None:
     """The context window comes from the server of the settings, and its answer blocks nobody."""
     async with provider("ollama/qwen3", Said(("Hi",))) as to:
-        assert await asyncio.wait_for(to.model.window(), 5) == 40_960
+        assert await asyncio.wait_for(to.model.window(), 60) == 40_960
     assert to.paths == ["/api/show"]
 
 

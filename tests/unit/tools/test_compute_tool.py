@@ -241,7 +241,7 @@ def test_the_kernel_confines_the_worker(tmp_path: Path) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return when *condition* is true."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - processes tell nobody
             await asyncio.sleep(0.001)
 
