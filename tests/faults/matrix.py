@@ -39,11 +39,10 @@ async def count_sends(zygote: ForkServer, case: FaultCase) -> int:
     return outcome.sends
 
 
-def spread(total: int, wanted: int, share: int = 0, shares: int = 1) -> list[int]:
-    """Return *wanted* of the numbers 1 to *total*, evenly spread, of these the share number *share* of *shares*."""
+def spread(total: int, wanted: int) -> list[int]:
+    """Return *wanted* of the numbers 1 to *total*, evenly spread."""
     wanted = min(wanted, total)
-    every = [1 + n * total // wanted for n in range(wanted)]
-    return every[share::shares]
+    return [1 + n * total // wanted for n in range(wanted)]
 
 
 def distinct(points: Sequence[str], mode: ShimMode) -> list[int]:

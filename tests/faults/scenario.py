@@ -35,7 +35,7 @@ class FaultCase:
     sabotage: str = ""  # a gateway that breaks this promise (sabotage.py)
     unclean_stops: int = 0  # lives before the faulty one, each killed as soon as it is ready
     lives: int = 3  # a fault may end the first; the later ones are left alone
-    patience: float = 30.0  # seconds for one life; a gateway that is not idle by then hangs
+    patience: float = 60.0  # seconds for one life; a gateway that is not idle by then hangs
 
     def __str__(self) -> str:
         where = "life" if self.whole_life else "turn"

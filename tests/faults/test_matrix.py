@@ -3,8 +3,9 @@
 After each fault, every message has one answer that its chat shows and the transcript holds. Nothing is shown twice
 unless it is marked, every file can be read, no tool ran twice, and the model was not asked again for a stored step.
 
-One turn is played here at every decisive call (`matrix.decisive`: sends, connects, fsyncs, new files and the edges of
-commits), and fifty turns at a spread of calls. `make faults` plays every call of both.
+One turn is killed here at every decisive call (`matrix.decisive`: sends, connects, fsyncs, new files and the edges of
+commits). Of calls that fail every second one is played, and fifty turns are killed at a spread of calls. `make faults`
+plays every call of all.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.faults.shim import ShimMode
 ONE = FaultCase()
 FIFTY = FaultCase(chats=50)
 SHARES = 2
-FIFTY_POINTS = 24
+FIFTY_POINTS = 8
 LEAST = 60  # points that one turn with a tool, a preview and two parts makes at the very least
 
 Record = Callable[[str, object], None]
@@ -43,29 +44,29 @@ async def test_a_turn_makes_enough_points_to_mean_something(zygote: ForkServer, 
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.parametrize("mode", [ShimMode.KILL_BEFORE, ShimMode.IO_ERROR])
-async def test_every_decisive_call_of_one_turn(
-    zygote: ForkServer, mode: ShimMode, share: int, record_property: Record
+async def test_killed_at_every_decisive_call_of_one_turn(
+    zygote: ForkServer, share: int, record_property: Record
 ) -> None:
-    """Killed or broken at any of them: nothing lost, nothing done twice."""
-    points = decisive(await count(zygote, ONE), mode)
-    await play(zygote, ONE, mode, points[share::SHARES], record_property)
+    """Killed at any of them: nothing lost, nothing done twice."""
+    points = decisive(await count(zygote, ONE), ShimMode.KILL_BEFORE)
+    await play(zygote, ONE, ShimMode.KILL_BEFORE, points[share::SHARES], record_property)
 
 
-@pytest.mark.parametrize("mode", [ShimMode.NO_SPACE_ONCE, ShimMode.NO_SPACE])
-async def test_the_disk_is_full_at_every_decisive_call(
-    zygote: ForkServer, mode: ShimMode, record_property: Record
+@pytest.mark.parametrize(
+    ("mode", "first", "step"), [(ShimMode.IO_ERROR, 0, 2), (ShimMode.NO_SPACE_ONCE, 1, 4), (ShimMode.NO_SPACE, 3, 4)]
+)
+async def test_decisive_calls_of_one_turn_fail(
+    zygote: ForkServer, mode: ShimMode, first: int, step: int, record_property: Record
 ) -> None:
-    """For one call or for a while, which take turns: nothing lost, nothing done twice."""
+    """The disk or the network fails, or the disk is full for one call or for a while: nothing lost or done twice."""
     points = decisive(await count(zygote, ONE), mode)
-    await play(zygote, ONE, mode, points[mode is ShimMode.NO_SPACE :: 2], record_property)
+    await play(zygote, ONE, mode, points[first::step], record_property)
 
 
-@pytest.mark.parametrize("share", range(SHARES))
-async def test_killed_with_fifty_turns_in_flight(zygote: ForkServer, share: int, record_property: Record) -> None:
+async def test_killed_with_fifty_turns_in_flight(zygote: ForkServer, record_property: Record) -> None:
     """The same with fifty chats at work at once, at points spread over their whole time."""
     total = len(await count(zygote, FIFTY))
-    await play(zygote, FIFTY, ShimMode.KILL_BEFORE, spread(total, FIFTY_POINTS, share, SHARES), record_property)
+    await play(zygote, FIFTY, ShimMode.KILL_BEFORE, spread(total, FIFTY_POINTS), record_property)
 
 
 # Who breaks which promise, the call at which it shows, which of its kind (from the last, where negative), and a word of
