@@ -10,9 +10,9 @@ from datetime import datetime
 
 import structlog
 
+from gateway.channel import Channel, SupportsFiles, SupportsHistory
 from gateway.errors import FileUnavailable, ParlourError
 from gateway.events import UNKNOWN, Attachment, InboundMessage, Sender, SessionKey
-from gateway.ports.channel import Channel, SupportsFiles, SupportsHistory
 
 log = structlog.get_logger(__name__)
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from gateway.channel import Channel, ChannelShard, SupportsOneConnection, SupportsShards
 from gateway.errors import ParlourError, StoreUnavailable, UserError
-from gateway.ports.channel import Channel, ChannelShard, ConnectionClaims, SupportsOneConnection, SupportsShards
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
+    from gateway.store.connections import WorkerConnections
     from gateway.store.sql_store import SqlStore
 
 
@@ -54,7 +55,7 @@ class Supervisor:
     channels: Mapping[str, Channel]
     _: KW_ONLY
     meter: MetricsRecorder
-    connections: ConnectionClaims | None = None
+    connections: WorkerConnections | None = None
     on_refusal: Callable[[], object] = lambda: None  # called when a platform refuses us for good
     on_stall: Callable[[str], object] = lambda _: None  # called with the name of a stalled channel
     _receivers: dict[str, list[_Receiver]] = field(default_factory=dict, init=False)

@@ -17,10 +17,10 @@ from agent.base.locks import KeyLocks
 from agent.base.task_group import task_group
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
-from gateway.ports.memory import BlobStore
 
 if TYPE_CHECKING:
     from gateway.channel_reader import ChannelAttachmentFetcher
+    from gateway.store.attachment_store import AttachmentStore
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ class AttachmentLoader:
     def __init__(
         self,
         files: ChannelAttachmentFetcher,
-        blobs: BlobStore,
+        blobs: AttachmentStore,
         *,
         text_chars: int,
         sees: Callable[[SessionKey], Awaitable[bool]],

@@ -6,13 +6,16 @@ import asyncio
 import base64
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
 
 from agent.base.file_facts import PICTURE
 from agent.base.scopes import rebase_reference
-from gateway.ports.memory import BlobStore
+
+if TYPE_CHECKING:
+    from gateway.store.attachment_store import AttachmentStore
+
 
 MOST_BYTES = 32 << 20  # of encoded pictures kept in memory, all chats together
 _GONE = {"type": "text", "text": "(the picture is not kept here any more)"}
@@ -23,7 +26,7 @@ Message = Mapping[str, Any]
 class ImageInliner:
     """Replaces a message's picture references by their bytes. Recently used bytes are cached."""
 
-    def __init__(self, blobs: BlobStore, *, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, blobs: AttachmentStore, *, most_bytes: int = MOST_BYTES) -> None:
         self._blobs = blobs
         self._kept: LRUCache[str, str] = LRUCache(most_bytes, getsizeof=len)
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import regex
 
@@ -19,7 +20,10 @@ from agent.files.workspace_names import RECEIVED, InvalidFileName
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, SessionKey
 from gateway.ports.journal import Line
-from gateway.ports.memory import BlobStore
+
+if TYPE_CHECKING:
+    from gateway.store.attachment_store import AttachmentStore
+
 
 MOST_FILES = 10  # with one answer
 _NAMED = 10  # files that the model is told of when it names one that is not there
@@ -67,7 +71,7 @@ class OutgoingFiles:
         self,
         workspaces: ScopeWorkspaces,
         received: ReceivedFiles,
-        blobs: BlobStore,
+        blobs: AttachmentStore,
         *,
         most: int,
         limit: Callable[[str], int],

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatch
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -23,7 +23,10 @@ from agent.files.received_files import ReceivedFiles
 from agent.files.workspace_names import RECEIVED
 from gateway.errors import FileUnavailable, StoreUnavailable, ToolFailed
 from gateway.ports.journal import Line
-from gateway.ports.memory import BlobStore
+
+if TYPE_CHECKING:
+    from gateway.store.attachment_store import AttachmentStore
+
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +58,7 @@ class FileServices:
     """The services that the file tools of all turns share."""
 
     def __init__(
-        self, workspaces: ScopeWorkspaces, received: ReceivedFiles, blobs: BlobStore, reader: SandboxedReader
+        self, workspaces: ScopeWorkspaces, received: ReceivedFiles, blobs: AttachmentStore, reader: SandboxedReader
     ) -> None:
         self.workspaces = workspaces
         self.received = received

@@ -8,7 +8,7 @@ from typing import Any
 
 from channels.discord import setup
 from channels.discord.settings import DiscordSettings
-from gateway.ports.channel import Channel, ChannelContext
+from gateway.channel import Channel, ChannelContext
 from gateway.ports.setup import Finding, SetupQuestion
 
 # Below this level the library logs addresses, headers or bodies, which hold the token.

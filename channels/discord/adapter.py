@@ -26,6 +26,7 @@ from channels.discord.shards import BotShard, IdentifyLimit, carry_notes, list_s
 from channels.kit.background import RepeatedActivity
 from channels.kit.bodies import build_receipt
 from channels.kit.followed_threads import FollowedThreads
+from gateway.channel import ChannelContext
 from gateway.errors import RetryLater, StoreUnavailable, UserError
 from gateway.events import (
     Attachment,
@@ -36,14 +37,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports.channel import (
-    ChannelCapabilities,
-    ChannelContext,
-    ChatActivity,
-    PlatformEvent,
-    ReplyPolicy,
-    channel_wide_key,
-)
+from gateway.ports.channel import ChannelCapabilities, ChatActivity, PlatformEvent, ReplyPolicy, channel_wide_key
 
 _FATAL_PAUSE = 900.0  # seconds after a refused token or intent: each attempt costs one of the day's 1,000 IDENTIFYs
 _LOGIN_WAIT = timedelta(seconds=2)

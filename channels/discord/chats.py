@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from cachetools import FIFOCache
@@ -28,7 +28,10 @@ from channels.kit.lookups import LookupCache
 from gateway.errors import SendFailed, SendRefused
 from gateway.events import ChatKind, InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate
-from gateway.ports.channel import ChannelState
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlChannelState
+
 
 log = structlog.get_logger(__name__)
 
@@ -252,7 +255,7 @@ class DiscordReplyThreads:
 
     def __init__(
         self,
-        state: ChannelState,
+        state: SqlChannelState,
         api: DiscordApi,
         *,
         name: str,

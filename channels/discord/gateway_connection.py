@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import discord
 import structlog
@@ -27,7 +27,10 @@ from channels.discord.shards import (
 from channels.kit.background import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsError, StoreUnavailable, UserError
-from gateway.ports.channel import ChannelState
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlChannelState
+
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +84,7 @@ class DiscordGateway:
         self,
         name: str,
         inbound: DiscordInbound,
-        state: ChannelState,
+        state: SqlChannelState,
         *,
         shard: BotShard,
         identify_limit: IdentifyLimit,

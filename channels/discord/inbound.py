@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from cachetools import LRUCache
@@ -29,19 +29,17 @@ from channels.discord.shards import (
 )
 from channels.kit.background import utc_now
 from channels.kit.followed_threads import FollowedThreads
+from gateway.channel import ChannelContext
 from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage
-from gateway.ports.channel import (
-    ChannelContext,
-    ChannelState,
-    EventOrigin,
-    Intake,
-    IntakeVerdict,
-    MembershipChange,
-    PlatformEvent,
-)
+from gateway.ports.channel import EventOrigin, IntakeVerdict, MembershipChange, PlatformEvent
 from gateway.text import sanitize
 from gateway.text.text_units import safe_display_name
+
+if TYPE_CHECKING:
+    from gateway.intake import Intake
+    from gateway.store.records import SqlChannelState
+
 
 log = structlog.get_logger(__name__)
 
@@ -324,7 +322,7 @@ class DiscordGuilds:
     Discord does not name the user who added the bot. After downtime only the list of guilds is known.
     """
 
-    def __init__(self, name: str, state: ChannelState, intake: Intake, shard: BotShard) -> None:
+    def __init__(self, name: str, state: SqlChannelState, intake: Intake, shard: BotShard) -> None:
         self._name = name
         self._state = state
         self._intake = intake

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -20,18 +20,16 @@ from channels.discord.shards import BotShard
 from channels.kit.background import utc_now
 from channels.kit.pending_responses import PendingPresses, PendingResponses
 from channels.kit.reactions import AckReaction, AckReactions
+from gateway.channel import ChannelContext
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import ChatKind, InboundKind, InboundMessage, MessagePart
 from gateway.i18n import FALLBACK, HELP, command_names, translate
-from gateway.ports.channel import (
-    AcceptedMessage,
-    ChannelContext,
-    ChannelState,
-    IntakeResult,
-    IntakeVerdict,
-    channel_wide_key,
-)
+from gateway.ports.channel import AcceptedMessage, IntakeResult, IntakeVerdict, channel_wide_key
 from gateway.text import render_plain
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlChannelState
+
 
 log = structlog.get_logger(__name__)
 
@@ -229,7 +227,7 @@ def _short(text: str) -> str:
 class DiscordCommands:
     """Registers the commands of a channel; sends only what changed."""
 
-    def __init__(self, name: str, state: ChannelState, api: DiscordApi, *, where: str, language: str) -> None:
+    def __init__(self, name: str, state: SqlChannelState, api: DiscordApi, *, where: str, language: str) -> None:
         """Register them `global`, in each `guild` (at once, but not in direct messages), or `off`."""
         self._name = name
         self._state = state

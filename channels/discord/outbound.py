@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import structlog
@@ -23,7 +23,10 @@ from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefu
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.net.connector import connector
-from gateway.ports.memory import BlobStore
+
+if TYPE_CHECKING:
+    from gateway.store.attachment_store import AttachmentStore
+
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +40,7 @@ class DiscordOutbound:
         threads: DiscordReplyThreads,
         interactions: DiscordInteractions,
         reactions: DiscordReactions,
-        blobs: BlobStore,
+        blobs: AttachmentStore,
         *,
         language: Callable[[SessionKey], str],
         file_limit: Callable[[str], int],

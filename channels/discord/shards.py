@@ -17,10 +17,11 @@ from channels.discord.parse import snowflake_at
 from channels.kit.background import utc_now
 from gateway.backoff import exponential_delay
 from gateway.errors import RetryLater, SendFailed, StoreUnavailable
-from gateway.ports.channel import ChannelState, ConnectionClaims
 
 if TYPE_CHECKING:
     from channels.discord.inbound import DiscordInbound
+    from gateway.store.connections import WorkerConnections
+    from gateway.store.records import SqlChannelState
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +66,7 @@ class IdentifyLimit:
     a pause after the IDENTIFY. No clocks are compared. The claim of a gateway that was killed is free at the takeover.
     """
 
-    def __init__(self, pause: float = 5.0, claims: ConnectionClaims | None = None, bot: str = "") -> None:
+    def __init__(self, pause: float = 5.0, claims: WorkerConnections | None = None, bot: str = "") -> None:
         """Claim as `<channel>:<bot>`, which is *bot*."""
         self.max_concurrency = 1  # remainders, as Discord's `max_concurrency` says
         self._pause = pause
@@ -112,7 +113,7 @@ class IdentifyLimit:
         return f"{self._bot}/identify-{shard % self.max_concurrency}"
 
 
-async def carry_notes(state: ChannelState, total: int) -> None:
+async def carry_notes(state: SqlChannelState, total: int) -> None:
     """Hand the notes of shards of another number on to those of *total*, once. Raises StoreUnavailable.
 
     Each new shard reads on from the oldest cursor. Safe to repeat, also by several processes: older cursors only cost
@@ -322,7 +323,7 @@ class _RecentChats:
 class DiscordReadCursors:
     """The read cursors of one shard."""
 
-    def __init__(self, state: ChannelState, shard: BotShard) -> None:
+    def __init__(self, state: SqlChannelState, shard: BotShard) -> None:
         self._state = state
         self._shard = shard
         self._marks: dict[str, int] = {}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
 from gateway.errors import FileUnavailable, RetryLater, SendRefused, StoreUnavailable
 from gateway.events import DeliveryReceipt, MessagePart
-from gateway.ports.memory import BlobStore
+
+if TYPE_CHECKING:
+    from gateway.store.attachment_store import AttachmentStore
+
 
 STORE_PAUSE = timedelta(seconds=5)  # before a file that could not be read is sent again
 
@@ -19,7 +23,7 @@ def build_receipt(part: MessagePart, message_id: str) -> DeliveryReceipt:
     return DeliveryReceipt(part=part.id, message_id=message_id, at=datetime.now(UTC))
 
 
-async def read_file(part: MessagePart, blobs: BlobStore) -> bytes:
+async def read_file(part: MessagePart, blobs: AttachmentStore) -> bytes:
     """Return the bytes of a part that is a file; without a blob they are its plain text.
 
     Raises FileUnavailable, and RetryLater while the store or its bucket is away: nothing was sent.
@@ -34,7 +38,7 @@ async def read_file(part: MessagePart, blobs: BlobStore) -> bytes:
     return data
 
 
-async def require_file(blob: str, blobs: BlobStore) -> None:
+async def require_file(blob: str, blobs: AttachmentStore) -> None:
     """Raise FileUnavailable if nothing is stored under *blob*, and RetryLater as `read_file` does."""
     try:
         size = await blobs.measure(blob)
@@ -44,7 +48,7 @@ async def require_file(blob: str, blobs: BlobStore) -> None:
         raise FileUnavailable("it is lost")
 
 
-async def load_file(part: MessagePart, blobs: BlobStore, *, limit: int) -> bytes:
+async def load_file(part: MessagePart, blobs: AttachmentStore, *, limit: int) -> bytes:
     """Like `read_file`, and raise SendRefused for a file without bytes or with more than *limit*."""
     data = await read_file(part, blobs)
     if not data:

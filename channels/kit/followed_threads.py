@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
-from gateway.ports.channel import ChannelState, IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlChannelState
+
 
 _PREFIX = "follows/"
 _ALWAYS = "1"  # the value of a thread whose first message is unknown
@@ -24,7 +29,7 @@ class FollowedThreads:
     threads are kept; an older one needs a mention again. Every method may raise StoreUnavailable.
     """
 
-    def __init__(self, state: ChannelState, *, size: int, old_note: str = "", is_shared: bool = False) -> None:
+    def __init__(self, state: SqlChannelState, *, size: int, old_note: str = "", is_shared: bool = False) -> None:
         """Keep the notes in *state*; *old_note* names one that held all threads as JSON, and is still read.
 
         If they are shared with other workers, that of a thread is read each time.

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from channels.kit.background import BackgroundTasks, utc_now
+from gateway.channel import ChannelContext
 from gateway.events import InboundMessage, MessagePart, turn_id
-from gateway.ports.channel import ChannelContext
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

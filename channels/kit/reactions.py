@@ -13,9 +13,10 @@ from typing import TypeAlias
 import structlog
 
 from channels.kit.background import BackgroundTasks
+from gateway.channel import ChannelContext
 from gateway.errors import FormatRefused, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports.channel import AcceptedMessage, ChannelContext, IntakeResult
+from gateway.ports.channel import AcceptedMessage, IntakeResult
 
 log = structlog.get_logger(__name__)
 

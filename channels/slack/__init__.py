@@ -10,9 +10,9 @@ from typing import Any
 
 from channels.slack.oauth_scopes import manifest
 from channels.slack.settings import SlackSettings
+from gateway.channel import Channel, ChannelContext
 from gateway.events import SessionKey
 from gateway.installation import HOW_TO_INSTALL
-from gateway.ports.channel import Channel, ChannelContext
 from gateway.ports.setup import Finding, SetupQuestion, fail
 
 _DIRECT = "D"  # the first letter of a direct message's id

@@ -22,6 +22,7 @@ from channels.slack.outbound import SlackActivity, SlackOutbound, SlackStreams, 
 from channels.slack.parse import SlackBotIdentity
 from channels.slack.render import LIMIT, MOST_PARTS, render
 from channels.slack.settings import SlackSettings
+from gateway.channel import ChannelContext
 from gateway.errors import LoginRefused, ParlourError, SendRefused, SettingsError
 from gateway.events import (
     Attachment,
@@ -34,7 +35,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.i18n import translate
-from gateway.ports.channel import ChannelCapabilities, ChannelContext, ChatActivity, PlatformEvent
+from gateway.ports.channel import ChannelCapabilities, ChatActivity, PlatformEvent
 
 log = structlog.get_logger(__name__)
 

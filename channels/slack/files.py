@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import aiohttp
@@ -26,9 +26,12 @@ from channels.slack.outbound import find_shared_file
 from channels.slack.render import escape, render_markup
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed
 from gateway.events import Attachment, MessagePart
-from gateway.ports.channel import ChannelState
-from gateway.ports.memory import BlobStore
 from gateway.text import render_plain
+
+if TYPE_CHECKING:
+    from gateway.store.attachment_store import AttachmentStore
+    from gateway.store.records import SqlChannelState
+
 
 UPLOAD_LIMIT = 100_000_000  # bytes of one file
 UPLOAD_SCOPE = "files:write"
@@ -48,7 +51,7 @@ _RETRY_DELAY = timedelta(seconds=2)
 class SlackFiles:
     """Downloads attachments, uploads parts that are files, and finds out whether they were shared."""
 
-    def __init__(self, api: SlackApi, base_url: str, blobs: BlobStore, state: ChannelState) -> None:
+    def __init__(self, api: SlackApi, base_url: str, blobs: AttachmentStore, state: SqlChannelState) -> None:
         self._api = api
         self._base = _origin(base_url)
         self._blobs = blobs

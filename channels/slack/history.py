@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -17,9 +17,13 @@ from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.inbound import SlackInbound, number
 from channels.slack.parse import ParsedEvent, SlackBotIdentity, SlackProfile, build_message, moment, parse_event
 from channels.slack.render import named_ids
+from gateway.channel import ChannelContext
 from gateway.errors import RetryLater, SendFailed, StoreUnavailable, UnreadableEvent
 from gateway.events import ChatKind, InboundKind, InboundMessage
-from gateway.ports.channel import ChannelContext, ChannelState
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlChannelState
+
 
 log = structlog.get_logger(__name__)
 
@@ -228,7 +232,7 @@ _AGAIN = 60.0  # seconds until channels that could not be read are tried again
 class ReceivedUntil:
     """The time up to which every event was received, stored while the gateway runs: a kill needs no special case."""
 
-    def __init__(self, state: ChannelState) -> None:
+    def __init__(self, state: SqlChannelState) -> None:
         self._state = state
         self._second: int | None = None
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from cachetools import FIFOCache
@@ -35,9 +35,14 @@ from channels.slack.parse import (
     user_of,
 )
 from channels.slack.render import named_ids
+from gateway.channel import ChannelContext
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage
-from gateway.ports.channel import ChannelContext, ChannelState, IntakeResult, IntakeVerdict, PlatformEvent
+from gateway.ports.channel import IntakeResult, IntakeVerdict, PlatformEvent
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlChannelState
+
 
 log = structlog.get_logger(__name__)
 
@@ -334,7 +339,7 @@ class SlackReadCursors:
     An old cursor only causes a second reading, so `save` may come later than the journal's commit.
     """
 
-    def __init__(self, state: ChannelState) -> None:
+    def __init__(self, state: SqlChannelState) -> None:
         self._state = state
         self._marks: FIFOCache[str, str] = FIFOCache(_KEPT)
         self._missed: dict[str, dict[str, float]] = {}  # conversation -> ts -> time of the failure

@@ -14,8 +14,9 @@ from channels.kit.pending_responses import PendingPresses, PendingResponses
 from channels.kit.reactions import AckReaction, AckReactions
 from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
 from channels.slack.render import LINE, SlackButtonPress, without_row
+from gateway.channel import ChannelContext
 from gateway.events import InboundMessage, MessagePart, SessionKey
-from gateway.ports.channel import ChannelContext, IntakeResult
+from gateway.ports.channel import IntakeResult
 
 _ADD = "reactions.add"
 _HARMLESS = frozenset({"already_reacted", "no_reaction", "message_not_found"})

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from channels.telegram.settings import TelegramSettings
+from gateway.channel import Channel, ChannelContext
 from gateway.errors import SettingsError
 from gateway.installation import HOW_TO_INSTALL
-from gateway.ports.channel import Channel, ChannelContext
 from gateway.ports.setup import Finding, SetupQuestion
 
 # Below this level the library logs addresses, headers or bodies, which hold the token.

@@ -21,6 +21,7 @@ from channels.telegram.parse import TelegramBotIdentity
 from channels.telegram.rate_limits import TelegramRateLimits
 from channels.telegram.render import LIMIT, MAX_PARTS, render
 from channels.telegram.setup import PRIVACY_CLICKS
+from gateway.channel import ChannelContext
 from gateway.events import (
     Attachment,
     DeliveryReceipt,
@@ -30,7 +31,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports.channel import ChannelCapabilities, ChannelContext, ChatActivity, PlatformEvent, channel_wide_key
+from gateway.ports.channel import ChannelCapabilities, ChatActivity, PlatformEvent, channel_wide_key
 
 log = structlog.get_logger(__name__)
 

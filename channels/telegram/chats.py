@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import structlog
 from cachetools import FIFOCache
@@ -17,7 +18,11 @@ from channels.kit.lookups import LookupCache
 from channels.telegram.api import map_send_errors
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
-from gateway.ports.channel import ChannelState, IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlChannelState
+
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +33,7 @@ _ALBUMS = 1_000
 class TelegramChats:
     """Facts about one bot's groups."""
 
-    def __init__(self, state: ChannelState) -> None:
+    def __init__(self, state: SqlChannelState) -> None:
         self._state = state
         self._albums: FIFOCache[tuple[str, str], None] = FIFOCache(_ALBUMS)  # those addressed to the bot
         self._migrations: dict[str, int] | None = None

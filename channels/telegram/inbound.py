@@ -40,10 +40,11 @@ from channels.telegram.parse import (
     parse_update,
     rights_changed,
 )
+from gateway.channel import ChannelContext
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, InboundMessage
 from gateway.i18n import translate
-from gateway.ports.channel import ChannelContext, IntakeResult, IntakeVerdict, PlatformEvent, ReplyPolicy
+from gateway.ports.channel import IntakeResult, IntakeVerdict, PlatformEvent, ReplyPolicy
 
 log = structlog.get_logger(__name__)
 

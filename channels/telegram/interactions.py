@@ -21,11 +21,12 @@ from channels.telegram.api import describe_error, map_send_errors
 from channels.telegram.chats import TelegramChats
 from channels.telegram.parse import callback_query_id, remaining_rows
 from channels.telegram.rate_limits import Decoration, TelegramRateLimits
+from gateway.channel import ChannelContext
 from gateway.errors import RetryLater
 from gateway.events import InboundMessage, MessageButton, MessagePart, SessionKey
 from gateway.i18n import load_catalogue, translate
 from gateway.i18n.languages import LANGUAGES
-from gateway.ports.channel import ChannelContext, IntakeResult
+from gateway.ports.channel import IntakeResult
 from gateway.text import button_rows, render_plain
 
 log = structlog.get_logger(__name__)

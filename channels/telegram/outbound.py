@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -32,8 +32,11 @@ from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendRefu
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports.channel import ChatActivity
-from gateway.ports.memory import BlobStore
 from gateway.text import LengthUnit, sanitize, split, width
+
+if TYPE_CHECKING:
+    from gateway.store.attachment_store import AttachmentStore
+
 
 log = structlog.get_logger(__name__)
 
@@ -363,7 +366,7 @@ class FileDestination:
 class TelegramFiles:
     """The files of one bot."""
 
-    def __init__(self, bot: Bot, request: AiohttpRequest, blobs: BlobStore) -> None:
+    def __init__(self, bot: Bot, request: AiohttpRequest, blobs: AttachmentStore) -> None:
         self._bot = bot
         self._request = request
         self._blobs = blobs

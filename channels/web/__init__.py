@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from channels.web.settings import WebSettings
-from gateway.ports.channel import Channel, ChannelContext
+from gateway.channel import Channel, ChannelContext
 
 
 class WebPlugin:

@@ -18,12 +18,13 @@ from channels.web.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.web.frame_codec import Frame, encode_shared, safe_file_name, shown_file, trouble_line
 from channels.web.logins import StoredLogin, WebLogins, is_name
 from channels.web.windows import ClientConnection, SharedFrame
+from gateway.channel import ChannelContext
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import Attachment, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate
 from gateway.i18n.languages import accepted_languages
 from gateway.net.addresses import FORWARDING_HEADERS, is_system_account
-from gateway.ports.channel import ChannelContext, channel_wide_key
+from gateway.ports.channel import channel_wide_key
 from gateway.ports.conversations import MOST_CONVERSATIONS
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from time import time
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 import structlog
@@ -25,7 +25,10 @@ from channels.kit.background import KeyedSlots, SlotsTaken
 from gateway.durable_files import sync_folder
 from gateway.errors import FileUnavailable, ParlourError, StoreUnavailable
 from gateway.events import Attachment
-from gateway.ports.memory import BlobStore
+
+if TYPE_CHECKING:
+    from gateway.store.attachment_store import AttachmentStore
+
 
 log = structlog.get_logger(__name__)
 
@@ -94,7 +97,7 @@ class FileDownload:
 
     name: str
     size: int  # bytes
-    blobs: BlobStore
+    blobs: AttachmentStore
     blob: str = ""
     text: bytes = b""
 

@@ -20,6 +20,7 @@ from channels.kit.bodies import build_receipt, require_file
 from channels.web import frame_codec
 from channels.web.frame_codec import BadFrame, Frame, HistoryFrame, PingFrame, PressFrame, SayFrame
 from channels.web.windows import PAGE_BYTES, ClientConnection, HistoryPage, HistoryPager, SharedFrame
+from gateway.channel import ChannelContext
 from gateway.errors import OutcomeUnknown, StoreUnavailable
 from gateway.events import (
     Attachment,
@@ -33,7 +34,7 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
-from gateway.ports.channel import ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult, IntakeVerdict
+from gateway.ports.channel import ChannelCapabilities, ChatActivity, IntakeResult, IntakeVerdict
 
 log = structlog.get_logger(__name__)
 

@@ -18,10 +18,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from gateway.errors import StoreUnavailable
 from gateway.net.addresses import network_of
-from gateway.ports.channel import CACHED_NOTES, ChannelState
+from gateway.ports.channel import CACHED_NOTES
+
+if TYPE_CHECKING:
+    from gateway.store.records import SqlChannelState
+
 
 ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that is read as something else
 CODE_LENGTH = 8
@@ -76,7 +81,7 @@ class WebLogins:
 
     def __init__(
         self,
-        state: ChannelState,
+        state: SqlChannelState,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         is_shared: bool = False,

@@ -19,10 +19,11 @@ from starlette.responses import JSONResponse, Response
 from channels.kit.background import SlotsTaken
 from channels.kit.bodies import read_body
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
+from gateway.channel import ConversationStore, PersonPanels
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from gateway.ports.conversations import LONGEST_TITLE, ConversationInfo, ConversationStore, PersonPanels
+from gateway.ports.conversations import LONGEST_TITLE, ConversationInfo
 
 LONGEST_CHANGE = 4_096  # bytes
 LONGEST_QUERY = 200  # characters

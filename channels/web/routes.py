@@ -43,11 +43,11 @@ from channels.web.panels import (
     search_conversations,
     show_line_source,
 )
+from gateway.channel import PersonPanels
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate
 from gateway.i18n.languages import LANGUAGES, own_name
 from gateway.installation import operator_command
-from gateway.ports.conversations import PersonPanels
 from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)

@@ -14,9 +14,10 @@ from cachetools import LRUCache
 
 from channels.kit.background import ChatRateLimits, TokenBucket
 from channels.web.frame_codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT, Frame, HistoryFrame
+from gateway.channel import SessionReader
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, translate
-from gateway.ports.conversations import DisplayedMessage, SessionReader
+from gateway.ports.conversations import DisplayedMessage
 from gateway.text import sanitize, split_bounded
 
 MOST_WAITING = 2_000  # frames; a window that does not read is closed, and gets the history when it is back

@@ -33,9 +33,9 @@ from gateway.alerts.alert_state import (
     update_alert,
 )
 from gateway.alerts.alert_webhook import AlertWebhook
+from gateway.channel import Channel
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports.channel import Channel
 from gateway.ports.metrics import MetricsRecorder
 from gateway.store.alerts import Alert
 from gateway.store_watcher import StoreState, StoreWatcher

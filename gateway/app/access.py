@@ -29,10 +29,11 @@ from gateway.admission import (
     policy_of,
 )
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
+from gateway.channel import Channel, SupportsSenderLookup
 from gateway.errors import ParlourError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
 from gateway.ports.access import AccessListing, MessageContext
-from gateway.ports.channel import Channel, MembershipChange, SupportsSenderLookup
+from gateway.ports.channel import MembershipChange
 from gateway.ports.journal import InboxRow, SessionRow, is_set_by_person
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import entry_error

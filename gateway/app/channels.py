@@ -18,21 +18,14 @@ from gateway.admission import Admitted
 from gateway.app.access import AdmissionJudge
 from gateway.app.console import GatewayPersonPanels, is_console_owner
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
-from gateway.errors import ParlourError, StoreUnavailable
+from gateway.channel import Channel, ChannelContext, ChannelPlugin, SupportsCommandPrefix, SupportsReplay
+from gateway.errors import ParlourError, StoreUnavailable, UserError
 from gateway.events import ChatKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import SLASH, translate
 from gateway.installation import load_entry_points
-from gateway.intake import GatewayIntake
+from gateway.intake import Intake
 from gateway.ports.access import ChatOverride
-from gateway.ports.channel import (
-    Channel,
-    ChannelContext,
-    ChannelPlugin,
-    EventOrigin,
-    ReplyPolicies,
-    ReplyPolicy,
-    SupportsCommandPrefix,
-)
+from gateway.ports.channel import EventOrigin, PlatformEvent, ReplyPolicies, ReplyPolicy
 from gateway.ports.journal import Job
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE, TERMINAL
@@ -192,7 +185,7 @@ _STORE_RETRY = timedelta(seconds=5)
 class QuarantineRetrier:
     """Retries struck events once, and notifies the senders of events that were set aside."""
 
-    intake: GatewayIntake
+    intake: Intake
     store: SqlStore
     channels: Mapping[str, Channel]
     _: KW_ONLY
@@ -207,13 +200,28 @@ class QuarantineRetrier:
             for name in self.intake.quarantine.struck_names:
                 tasks.create_task(self._try_again(name), name="second try")
 
+    async def replay(self, name: str) -> bool:
+        """Pass a quarantined event to its channel again; return False if the event does not exist.
+
+        Raises UserError if the channel cannot take it now, and errors of handling it.
+        """
+        return await self.intake.quarantine.replay(name, self._replay)
+
+    async def _replay(self, event: PlatformEvent) -> None:
+        channel = self.channels.get(event.channel)
+        if not isinstance(channel, SupportsReplay):
+            raise UserError(f"no running channel {event.channel} can replay events")
+        if not channel.is_ready():
+            raise UserError(f"the channel {event.channel} is not connected to its platform; try again when it is")
+        await channel.replay(event)
+
     async def _try_again(self, name: str) -> None:
         """Hand a struck event over, unless its platform brought it first."""
         channel = self.channels.get(name.rpartition("-")[0])
         while channel is not None and not channel.is_ready():  # noqa: ASYNC110 - a channel rings no event
             await asyncio.sleep(_READY_INTERVAL.total_seconds())
         try:
-            is_done = await self.intake.replay(name, self.channels)
+            is_done = await self.replay(name)
             log.info("quarantine.second_try", name=name, is_done=is_done)
         except ParlourError as error:
             log.warning("quarantine.second_try_failed", name=name, reason=type(error).__name__)

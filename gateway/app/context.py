@@ -15,9 +15,10 @@ from agent.memory.erasure.commit_filter import CommitFilter
 from agent.tools.tool import Tool
 from gateway.admission import AdmissionPolicy
 from gateway.app.job_kinds import JOB_KINDS
+from gateway.channel import ChannelPlugin
 from gateway.errors import SettingsError, UserError
 from gateway.installation import HOW_TO_INSTALL, load_entry_points
-from gateway.ports.channel import ChannelPlugin, PlatformTraits
+from gateway.ports.channel import PlatformTraits
 from gateway.settings import InstalledPlugins, Settings
 from gateway.store.engine import BLANK_AFTER, StoreLimits
 from gateway.web.metrics import PrometheusRecorder

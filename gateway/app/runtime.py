@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent.attachments.attachment_store import AttachmentStore
 from agent.base.locks import WorkerSlots
 from agent.base.scopes import chat_scope
 from agent.commands import CommandRouter
@@ -66,6 +65,7 @@ from gateway.app.recall import build_recall
 from gateway.app.turns import build_command_services, build_replayer, build_turn_services
 from gateway.app.usage import UsageServices, build_usage
 from gateway.backup import BackupProgress, BackupResult, backup
+from gateway.channel import Channel
 from gateway.chat_locales import ChatLocales
 from gateway.control import Operation
 from gateway.delivery import DeliveryContext, OutboxDispatcher
@@ -73,14 +73,15 @@ from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.health.gateway_checks import readiness
 from gateway.home import Home
-from gateway.intake import GatewayIntake
+from gateway.intake import Intake
 from gateway.operations import build_operations
 from gateway.ports.access import MessageContext
-from gateway.ports.channel import Channel, IntakeVerdict, PlatformTraits
+from gateway.ports.channel import IntakeVerdict, PlatformTraits
 from gateway.ports.journal import SessionRow
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import ChatOverrides, open_chats
+from gateway.store.attachment_store import AttachmentStore
 from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
@@ -171,7 +172,7 @@ class Runtime:
         )
 
     @cached_property
-    def intake(self) -> GatewayIntake:
+    def intake(self) -> Intake:
         """Admits and stores the events of channels."""
 
         def classify(message: InboundMessage) -> bool | None:
@@ -179,7 +180,7 @@ class Runtime:
             return None if command is None else self.router.is_control(command)
 
         access = self.access
-        return GatewayIntake(
+        return Intake(
             self.store.journal,
             context_of=self.context_of,
             admit=access.judge.decide,

@@ -12,12 +12,12 @@ from typing import TypeVar
 import structlog
 
 from gateway.backoff import exponential_delay
+from gateway.channel import Channel, SupportsReactions, SupportsSendTurns
 from gateway.delivery.delivery_context import AttachmentLost, DeliveryContext, backoff
 from gateway.delivery.part_planner import PartPlanner, shown_name
 from gateway.errors import FormatRefused, OutcomeUnknown, ParlourError, PlaceGone, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports.channel import Channel, SupportsReactions, SupportsSendTurns
 from gateway.ports.journal import DelayedDelivery, OutboxPart, PartState, PendingDelivery
 from gateway.ports.metrics import TraceSpan
 

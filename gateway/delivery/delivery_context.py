@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from gateway.backoff import exponential_delay
+from gateway.channel import Channel
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports.channel import Channel, in_english
+from gateway.ports.channel import in_english
 from gateway.ports.metrics import MetricsRecorder
 from gateway.text import weight
 from gateway.text.redaction import SecretRedactor

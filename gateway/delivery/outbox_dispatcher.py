@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import structlog
 
+from gateway.channel import Channel, SupportsSendTurns
 from gateway.delivery.chat_delivery import ChatDeliveryWorker
 from gateway.delivery.delivery_context import DeliveryContext, backoff, is_cheap
 from gateway.delivery.part_planner import PartPlanner
 from gateway.delivery.turn_preview import TurnPreview
 from gateway.errors import StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports.channel import Channel, SupportsSendTurns
 from gateway.ports.journal import DelayedDelivery, NullPreview, Preview, TurnLease
 
 log = structlog.get_logger(__name__)

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import structlog
 
+from gateway.channel import Channel
 from gateway.delivery.delivery_context import DeliveryContext
 from gateway.events import (
     AnswerSource,
@@ -23,7 +24,6 @@ from gateway.events import (
 )
 from gateway.i18n import command_prefix, translate
 from gateway.i18n.formats import format_file_size
-from gateway.ports.channel import Channel
 from gateway.ports.journal import OutboxPart, PartState
 from gateway.text import (
     LengthUnit,

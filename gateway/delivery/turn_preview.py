@@ -10,13 +10,14 @@ from datetime import datetime
 
 import structlog
 
+from gateway.channel import Channel
 from gateway.delivery.chat_delivery import placeholder
 from gateway.delivery.delivery_context import DeliveryContext
 from gateway.delivery.part_planner import GrowingText
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import translate
-from gateway.ports.channel import Channel, ChatActivity
+from gateway.ports.channel import ChatActivity
 from gateway.ports.journal import LinkFinder, PartState, TurnLease
 from gateway.text import LengthUnit
 

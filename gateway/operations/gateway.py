@@ -241,7 +241,7 @@ class GatewayOperations(OperationGroup):
         if not self._app.channels:
             raise self._absent("no channel is connected")
         try:
-            is_known = await self._app.intake.replay(name, self._app.channels)
+            is_known = await self._app.quarantine_retrier.replay(name)
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - an operator's boundary; its text may quote the event

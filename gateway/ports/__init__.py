@@ -1,1 +1,1 @@
-"""Frozen records that the three packages exchange, and Protocols where several classes implement them."""
+"""Frozen records that the three packages exchange, and Protocols of stores, metrics and setup."""

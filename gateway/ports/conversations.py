@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from gateway.events import AnswerSource, Attachment, MessageButton, SessionKey
 
@@ -53,23 +52,6 @@ class SessionInfo:
     updated_at: datetime
 
 
-class SessionReader(Protocol):
-    """Read access to conversations."""
-
-    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
-        """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
-
-    async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
-        """Return the messages of *turns* turns before the position *before*, by default the newest ones.
-
-        Pages go back through the transcripts that /new ended. The newest one has pending and waiting messages besides.
-        None for a position that is not one of this conversation.
-        """
-
-    async def all(self) -> tuple[SessionInfo, ...]:
-        """Return every session, the most recently used first."""
-
-
 MOST_CONVERSATIONS = 1_000  # of one person
 LONGEST_TITLE = 80  # characters
 RESTORABLE = timedelta(days=1)  # after which a deleted conversation is erased
@@ -106,40 +88,6 @@ class ConversationHits:
     is_partial: bool = False  # there was more to read than one search may
 
 
-class ConversationStore(Protocol):
-    """The conversations of each person. Reads are served from memory where they are not async."""
-
-    def is_deleted(self, key: SessionKey) -> bool:
-        """Return True while the conversation *key* is deleted and can be restored."""
-
-    def has_room(self, key: SessionKey) -> bool:
-        """Return False if *key* would be one conversation too many."""
-
-    async def list_conversations(self, chat: SessionKey) -> Sequence[ConversationInfo]:
-        """Return the conversations of *chat*, deleted ones too, the most recently used first."""
-
-    async def note_message(self, key: SessionKey, text: str) -> bool:
-        """Note that its person wrote *text* in the conversation *key*; return True if the list has changed."""
-
-    def watch(self, watcher: Callable[[SessionKey], None]) -> None:
-        """Call *watcher* with each conversation that gets its title later, from a model."""
-
-    async def rename(self, key: SessionKey, title: str) -> None:
-        """Give the conversation a title; "" takes the next message."""
-
-    async def pin(self, key: SessionKey, *, is_pinned: bool) -> None:
-        """Put the conversation to the top of the list, or back."""
-
-    async def delete(self, key: SessionKey) -> None:
-        """Hide the conversation, and erase it after `RESTORABLE`."""
-
-    async def restore(self, key: SessionKey) -> None:
-        """Undo `delete`."""
-
-    async def search(self, chat: SessionKey, query: str, *, limit: int) -> ConversationHits:
-        """Return messages of *chat* that contain each word of *query*, in any case; not of deleted conversations."""
-
-
 MOST_LINES = 500  # of a panel; the memory itself is limited to fewer
 
 
@@ -172,31 +120,3 @@ class ModelOffer:
     offered: Sequence[str]
     is_offline: bool = False  # no model is configured: the built-in one answers
     chosen_effort: str = ""  # by `/effort` in the chat; "" = as the settings have it
-
-
-class PersonPanels(Protocol):
-    """Reads the memory, the reminders and the models of the person whose direct chat *key* is."""
-
-    async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
-        """Return the remembered lines, at most `MOST_LINES`, pending writes included."""
-
-    def search_limitation(self, key: SessionKey) -> str:
-        """Return the sentence about a search by words alone, in the chat's language; "" if it is by meaning too."""
-
-    async def line_source(self, key: SessionKey, line: str) -> LineSource | None:
-        """Return the source of a remembered line, None for an unknown line."""
-
-    async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
-        """Return the reminders, the next one first."""
-
-    def models(self, key: SessionKey) -> ModelOffer:
-        """Return the models of the chat."""
-
-    def has_locale(self, key: SessionKey) -> bool:
-        """Return True if language and time zone of the person are known."""
-
-    def page_language(self, key: SessionKey, languages: Sequence[str]) -> str:
-        """Return the language of the page for a browser that prefers *languages*; a choice or setting wins over it."""
-
-    async def note_locale(self, key: SessionKey, *, languages: Sequence[str], zone: str) -> None:
-        """Store what the person's browser says, unless they chose a language or zone. Raises StoreUnavailable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -370,22 +370,6 @@ class FilesFull(ParlourError):
     def __init__(self, totals: Mapping[FileKind, FileTotal]) -> None:
         super().__init__("the files of this scope have reached their limit")
         self.totals = totals
-
-
-class BlobStore(Protocol):
-    """Attachments by reference, for channels and tools. A reference is ``<scope>/<sha256>`` and names nothing else."""
-
-    async def put(self, scope: str, data: bytes) -> str:
-        """Store *data* durably and return its reference; the same bytes again change nothing."""
-
-    async def get(self, reference: str) -> bytes | None:
-        """Return the bytes; None when they are lost, or are not what their name says."""
-
-    async def measure(self, reference: str) -> int | None:
-        """Return the number of bytes; None if nothing is stored."""
-
-    def stream(self, reference: str) -> AsyncIterator[bytes]:
-        """Yield the bytes. Raise FileUnavailable when they are lost, or before the last of them if they are damaged."""
 
 
 CACHE = "memory-cache.db"  # begins the names of the files that said how a home's copy compared with the database

@@ -89,7 +89,7 @@ class Quarantine:
         return self._clock() < self._cautious_until
 
     async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
-        """Run *work* on *event*; see `gateway.ports.channel.Intake.handle`."""
+        """Run *work* on *event*; see `gateway.intake.Intake.handle`."""
         name = _name(event)
         if self._passes_over(event, name):
             return

@@ -46,7 +46,10 @@ class ConnectionBalance:
 
 @dataclass(slots=True)
 class WorkerConnections:
-    """The connections of this worker, as its event loop knows them. Implements `ConnectionClaims`."""
+    """The connections of this worker, as its event loop knows them.
+
+    Names are `<channel>:<connection>` (`gateway.channel.SupportsOneConnection`).
+    """
 
     changed: asyncio.Event  # look at the database, and do not wait for the poll
     wanted: set[str] = field(default_factory=set)
@@ -57,14 +60,17 @@ class WorkerConnections:
     _noted: asyncio.Event = field(default_factory=asyncio.Event)  # of the next look
 
     async def acquire(self, name: str) -> None:
-        """Return when the connection *name* is ours."""
+        """Return when the connection *name* is ours, and no other worker's, until it is lost or released."""
         self.wanted.add(name)
         self.changed.set()
         while name not in self.held:
             await self._noted.wait()
 
     async def wait_lost(self, name: str) -> bool:
-        """Return when it is not to be used any more: True if another worker should have it, False if it is lost."""
+        """Return when the connection is to be ended: True if another worker should have it, and it is to be released.
+
+        False if the database has not said for `DEAD_AFTER` that it is ours: others may have it.
+        """
         loop = asyncio.get_running_loop()
         while name in self.held:
             left = self._looked_at + DEAD_AFTER.total_seconds() - loop.time()
@@ -77,7 +83,7 @@ class WorkerConnections:
         return name in self._moving
 
     def release(self, name: str) -> None:
-        """Give the connection back."""
+        """Give the connection to the next worker that waits for it, within the next look; idempotent."""
         self.wanted.discard(name)
         self._moving.discard(name)
         self.held -= {name}

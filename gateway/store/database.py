@@ -66,7 +66,7 @@ class CachedRows(StrEnum):
     LINKS = "links"
     CHOICES = "choices"
     MODELS = "models"  # facts about models
-    NOTES = "notes"  # of channels, those that `ChannelState.cached` returns
+    NOTES = "notes"  # of channels, those that `SqlChannelState.cached` returns
 
 
 class SharedDatabase(Database, Protocol):

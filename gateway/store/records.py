@@ -163,7 +163,7 @@ class ChannelNotes:
 
 
 class SqlChannelState:
-    """One channel block's notes (see the ChannelState port)."""
+    """A channel's own small durable notes (high-water marks, login sessions), by name, and its accepted messages."""
 
     def __init__(self, engine: StoreEngine, channel: str, cached: ChannelNotes) -> None:
         self._engine = engine
@@ -182,7 +182,7 @@ class SqlChannelState:
         return unquote(found[0]) if found is not None else None
 
     async def all(self, prefix: str) -> Mapping[str, str]:
-        """Return the notes whose names begin with *prefix*, by name."""
+        """Return the notes whose names begin with *prefix*, which is not empty, by name."""
         columns = (self._channel, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))
         found = await self._engine.writer.submit(
             lambda database: database.execute(
@@ -192,7 +192,7 @@ class SqlChannelState:
         return {unquote(name): unquote(value) for name, value in found}
 
     async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
-        """Store a note durably; None removes it."""
+        """Store a note durably; None removes it. It may wait *within* seconds for a write that is needed anyway."""
         columns = (self._channel, quote(name))
 
         def store(database: SharedDatabase) -> None:
@@ -211,7 +211,7 @@ class SqlChannelState:
         await self._engine.writer.submit(store, change, group=group, within=within)
 
     async def take(self, name: str) -> str | None:
-        """Remove a note and return it; one caller gets it."""
+        """Remove a note durably and return it. Of several callers, at any worker, one gets it; the others get None."""
         columns = (self._channel, quote(name))
         found = await self._engine.writer.submit(
             lambda database: database.execute(_TAKE_NOTE, columns).fetchone(), group=columns
@@ -219,14 +219,14 @@ class SqlChannelState:
         return unquote(found[0]) if found is not None else None
 
     def forget(self, name: str) -> None:
-        """Remove a note within some seconds."""
+        """Remove a note within some seconds, with other writes; after a kill it may still be there."""
         columns = (self._channel, quote(name))
         self._engine.writer.submit_nowait(
             lambda database: database.execute(_DROP_NOTE, columns).close(), group=columns, within=_FORGET_WITHIN
         )
 
     def just_ended(self, rows: Collection[int]) -> frozenset[int]:
-        """Return those of *rows* that a turn of this worker has ended a short time ago."""
+        """Return those of *rows* that a turn of this worker has ended a short time ago. Does not ask the store."""
         return frozenset(row for row in rows if row in self._engine.ended)
 
     async def find_ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
@@ -238,11 +238,14 @@ class SqlChannelState:
         return frozenset(rows) - {row for (row,) in found}
 
     async def save_first_row(self, row: int | None, *, within: float = 0.0) -> None:
-        """Note that this worker is not done with the messages from *row* on."""
+        """Note durably that this worker is not done with the messages from *row* on; None: it is done with all."""
         await self.save(f"{_FIRST_ROW}{self._engine.worker.name}", None if row is None else str(row), within=within)
 
     async def take_over_rows(self, limit: int) -> Sequence[AcceptedMessage]:
-        """Return the messages with which killed workers were not done, the newest *limit*."""
+        """Return the messages with which killed workers were not done, the newest *limit*.
+
+        The first of them becomes this worker's own first row, in the same transaction.
+        """
         channel, own = self._channel, f"{_FIRST_ROW}{self._engine.worker.name}"
 
         def take_over(database: SharedDatabase) -> Sequence[tuple[Any, ...]]:

@@ -62,7 +62,11 @@ class _Subscriber:
 
 @dataclass(slots=True)
 class WorkerWindows:
-    """The windows of this worker and of others, as its event loop knows them. Implements `SharedWindows`."""
+    """The windows of this worker and of others, as its event loop knows them. *key* is a conversation's.
+
+    A frame is the channel's JSON text in ASCII. Frames of one worker arrive in the order in which it gave them, each
+    once; a frame that was lost with a session of the database is made good by `refresh`.
+    """
 
     writer: StoreWriter
     worker: str
@@ -82,11 +86,15 @@ class WorkerWindows:
         repeat: Callable[[SessionKey], None],
         refresh: Callable[[], None],
     ) -> None:
-        """Call these for frames, new watchers and losses of *channel*."""
+        """Call *receive* with each frame from another worker for *channel*.
+
+        *repeat* is called with one of our chats when another worker opens a window of it: activity and preview are to
+        be posted again. *refresh* is called after a frame may have been lost: windows are to read their history again.
+        """
         self._subscribers[channel] = _Subscriber(receive, repeat, refresh)
 
     async def watch(self, chat: SessionKey) -> None:
-        """Receive the frames of *chat*."""
+        """Receive the frames of *chat*: all that are sent after the return. Raises StoreUnavailable."""
         columns = (claim_name(chat), self.worker, next(self._numbers))
 
         def store(database: SharedDatabase) -> None:
@@ -104,16 +112,19 @@ class WorkerWindows:
         self.writer.submit_nowait(lambda database: database.execute(_UNWATCH, columns).close())
 
     def is_watched(self, key: SessionKey) -> bool:
-        """Return True if another worker has windows of the chat of *key*, which is ours."""
+        """Return True if another worker has windows of the chat of *key*, which is ours; False else."""
         return key.parent in self._watched
 
     async def send(self, key: SessionKey, frame: str) -> None:
-        """Give *frame*, after those of *key* that wait."""
+        """Give *frame* to every other worker that watches, after those of *key* that wait.
+
+        It is durable on return. Raises StoreUnavailable.
+        """
         slots = [slot for slot, (other, _) in self._pending.items() if other == key]
         await self._store([*(self._pending.pop(slot) for slot in slots), (key, frame)])
 
     def post(self, key: SessionKey, frame: str, *, slot: str = "") -> None:
-        """Give *frame* soon."""
+        """Give *frame* soon; of those with the same *slot* that wait, only the last one is given."""
         self._pending[(key, slot) if slot else next(self._numbers)] = (key, frame)
         self._has_pending.set()
 

@@ -22,7 +22,6 @@ from gateway.journal_file import (
     read_stamp,
     write_stamp,
 )
-from gateway.ports.channel import ChannelState, ConnectionClaims, SharedWindows
 from gateway.ports.journal import InboxRow
 from gateway.store import (
     access,
@@ -41,7 +40,7 @@ from gateway.store.account_links import SqlAccountLinks
 from gateway.store.alerts import SqlAlerts
 from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.claims import ChatClaims
-from gateway.store.connections import ConnectionBalance, balance_connections
+from gateway.store.connections import ConnectionBalance, WorkerConnections, balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.documents import SqlDocuments
 from gateway.store.earlier_files import SqlEarlierFiles
@@ -58,7 +57,7 @@ from gateway.store.proposals import SqlProposals
 from gateway.store.records import ChannelNotes, SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
 from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices, load_notes
-from gateway.store.shared_windows import Watchers, forget_windows, watchers_of
+from gateway.store.shared_windows import Watchers, WorkerWindows, forget_windows, watchers_of
 from gateway.store.suspects import KilledJob, count_crash, end_trial, end_trials, forgive, free_controls, free_jobs
 from gateway.store.tables import VERSION
 from gateway.store.transcripts import SqlTranscripts
@@ -336,8 +335,8 @@ class SqlStore:
         self._cached = state
         self._notes = ChannelNotes(state.notes)
         self.earlier_files: SqlEarlierFiles | None = SqlEarlierFiles(engine) if kind is StoreKind.POSTGRESQL else None
-        self.connections: ConnectionClaims | None = engine.connections if engine.worker.shares else None
-        self.windows: SharedWindows | None = engine.windows
+        self.connections: WorkerConnections | None = engine.connections if engine.worker.shares else None
+        self.windows: WorkerWindows | None = engine.windows
         self._sharing = asyncio.create_task(_share(engine), name="claims") if engine.worker.shares else None
 
     def adopt(self, snapshot: CachedSnapshot) -> None:
@@ -355,7 +354,7 @@ class SqlStore:
             self._cached.model_facts.clear()
             self._cached.model_facts.update(snapshot.models)
 
-    def state(self, channel: str) -> ChannelState:
+    def state(self, channel: str) -> SqlChannelState:
         """Return the notes of one channel block."""
         return SqlChannelState(self._engine, channel, self._notes)
 

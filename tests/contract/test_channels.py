@@ -23,6 +23,7 @@ from channels.web import plugin as web_kind
 from channels.web.frame_channel import ConsoleChannel
 from gateway.admission import admit, policy_of
 from gateway.app.access import RoleResolver
+from gateway.channel import ChannelPlugin, SupportsSenderLookup
 from gateway.errors import FileUnavailable, OutcomeUnknown
 from gateway.events import (
     Attachment,
@@ -36,7 +37,7 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
-from gateway.ports.channel import ChannelPlugin, ChatActivity, IntakeResult, IntakeVerdict, SupportsSenderLookup
+from gateway.ports.channel import ChatActivity, IntakeResult, IntakeVerdict
 from gateway.ports.journal import InboxRow
 from gateway.text.text_units import strip_control_characters
 from tests.fakes.access_scene import FixedJudge

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from gateway.channel import Channel, ChannelContext
 from gateway.events import DeliveryReceipt, MessagePart
-from gateway.ports.channel import Channel, ChannelContext, IntakeVerdict
+from gateway.ports.channel import IntakeVerdict
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin, InstantModel, gateway
 
 FLOOD = 2_000

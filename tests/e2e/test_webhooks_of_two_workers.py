@@ -12,7 +12,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.ports.channel import Channel
+from gateway.channel import Channel
 from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from tests.fakes.postgres_server import PostgresServer

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from gateway.channel import Channel, ChannelPlugin
 from gateway.events import InboundMessage, SessionKey
-from gateway.ports.channel import Channel, ChannelPlugin
 from tests.fakes.web_services import FakePageServices
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from gateway.store.connections import WorkerConnections
+
 
 @dataclass(eq=False)
 class ClaimTable:
@@ -19,7 +21,7 @@ class ClaimTable:
         changed.set()
 
 
-class GrantedClaims:
+class GrantedClaims(WorkerConnections):
     """The claims of one gateway: a connection is its own once the test grants it; who comes first may identify."""
 
     def __init__(self, table: ClaimTable | None = None) -> None:
@@ -27,7 +29,7 @@ class GrantedClaims:
         self._granted: set[str] = set()
 
     @property
-    def held(self) -> set[str]:
+    def own(self) -> set[str]:
         """Return what is this gateway's."""
         return {name for name, holder in self._table.holders.items() if holder is self}
 

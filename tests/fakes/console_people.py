@@ -13,9 +13,9 @@ import aiohttp
 
 from channels.web.adapter import WebChannel
 from gateway.admission import policy_of
+from gateway.channel import Channel, ChannelContext
 from gateway.events import InboundMessage, PlatformAccount, Sender
 from gateway.ports.access import ScopeMove
-from gateway.ports.channel import Channel, ChannelContext
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin, InstantModel, gateway
 
 ADMINS = {"room": "ann", "other": "eve"}  # of each shared chat

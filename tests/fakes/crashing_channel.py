@@ -15,9 +15,10 @@ from typing import Any
 
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.app import ExtraChannel, ExtraPlugins, run
+from gateway.channel import Channel, ChannelContext
 from gateway.errors import OutcomeUnknown, RetryLater, StoreUnavailable, UnreadableEvent
 from gateway.logs import configure_logs
-from gateway.ports.channel import Channel, ChannelContext, EventOrigin, PlatformEvent
+from gateway.ports.channel import EventOrigin, PlatformEvent
 from gateway.settings import Settings
 from tests.fakes.relay import RelayChannel, RelayKind, RelaySettings
 

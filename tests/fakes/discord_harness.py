@@ -11,8 +11,9 @@ from typing import Any
 from channels.discord import plugin
 from channels.discord.adapter import DiscordChannel
 from channels.discord.settings import DiscordSettings
+from gateway.channel import ChannelContext, ChannelPlugin
 from gateway.events import ChatKind, DeliveryReceipt, InboundKind, InboundMessage, MessagePart, OutboundKind, SessionKey
-from gateway.ports.channel import ChannelContext, ChannelPlugin, IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from gateway.settings.channel_blocks import combine_models
 from gateway.supervisor import Supervisor
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from gateway.channel import ChannelContext
 from gateway.events import DeliveryReceipt, MessagePart
-from gateway.ports.channel import ChannelCapabilities, ChannelContext
+from gateway.ports.channel import ChannelCapabilities
 from gateway.store.writer import BatchWriter
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from gateway.channel import Channel, ChannelContext
 from gateway.errors import FileUnavailable
 from gateway.events import (
     Attachment,
@@ -19,7 +20,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports.channel import Channel, ChannelCapabilities, ChannelContext
+from gateway.ports.channel import ChannelCapabilities
 from tests.fakes.inprocess_gateway import PLAIN, InProcessChannel, InProcessPlugin
 
 WITH_FILES = replace(PLAIN, file_limit=1_000_000)

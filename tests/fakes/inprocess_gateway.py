@@ -19,6 +19,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolC
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, serve
 from gateway.app.context import utc_now
+from gateway.channel import Channel, ChannelContext
 from gateway.events import (
     Attachment,
     ChatKind,
@@ -31,14 +32,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports.channel import (
-    Channel,
-    ChannelCapabilities,
-    ChannelContext,
-    ChatActivity,
-    IntakeResult,
-    PlatformTraits,
-)
+from gateway.ports.channel import ChannelCapabilities, ChatActivity, IntakeResult, PlatformTraits
 from gateway.settings import InstalledPlugins, load_settings
 from gateway.text import find_command
 from tests.fakes.chat_model import FakeChatModel

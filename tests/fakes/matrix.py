@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from gateway.ports.channel import Channel, ChannelContext, PlatformTraits
+from gateway.channel import Channel, ChannelContext
+from gateway.ports.channel import PlatformTraits
 from tests.fakes.inprocess_gateway import PLAIN, InProcessChannel, InProcessPlugin
 
 SERVER = "example.org"

@@ -17,9 +17,11 @@ import aiohttp
 from aiohttp import web
 from pydantic import BaseModel
 
+from gateway.channel import Channel, ChannelContext
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreUnavailable
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
-from gateway.ports.channel import Channel, ChannelCapabilities, ChannelContext, ChatActivity, Intake
+from gateway.intake import Intake
+from gateway.ports.channel import ChannelCapabilities, ChatActivity
 from gateway.text import find_command, split
 from tests.fakes.loopback import serve_app
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from channels.slack import plugin
+from gateway.channel import ChannelPlugin
 from gateway.events import ChatKind, InboundMessage, SessionKey
-from gateway.ports.channel import ChannelPlugin
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.slack import slack
 from tests.fakes.slack_buttons import buttons

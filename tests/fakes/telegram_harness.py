@@ -10,9 +10,10 @@ from typing import Any
 from channels.telegram import plugin
 from channels.telegram.adapter import TelegramChannel
 from channels.telegram.api import RetryDelays
+from gateway.channel import ChannelContext, ChannelPlugin
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
-from gateway.ports.channel import ChannelContext, ChannelPlugin, ChatActivity
+from gateway.ports.channel import ChatActivity
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.telegram_channel import QUICK, block
 from tests.fakes.telegram_server import START, TelegramFault, TelegramServer, open_telegram

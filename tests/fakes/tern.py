@@ -17,8 +17,8 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.channel import ChannelPlugin
 from gateway.events import ChatKind, InboundMessage, SessionKey
-from gateway.ports.channel import ChannelPlugin
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.conditions import eventually

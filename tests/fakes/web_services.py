@@ -13,13 +13,13 @@ from typing import Any
 
 from channels.web import plugin as web_kind
 from channels.web.adapter import WebChannel
+from gateway.channel import Channel, ChannelContext
 from gateway.errors import FileUnavailable, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
+from gateway.intake import Intake
 from gateway.ports.channel import (
     CACHED_NOTES,
     AcceptedMessage,
-    Channel,
-    ChannelContext,
     ChatActivity,
     IntakeResult,
     IntakeVerdict,
@@ -27,13 +27,15 @@ from gateway.ports.channel import (
     PlatformEvent,
 )
 from gateway.ports.conversations import DisplayedMessage, DisplayedPage, SessionInfo
+from gateway.store.attachment_store import AttachmentStore
+from gateway.store.records import SqlChannelState
 from gateway.web.connections import ConnectionLimits
 from gateway.web.server import WebServer
 
 Answer = Callable[[str], str]
 
 
-class FakeState:
+class FakeState(SqlChannelState):
     """A channel's notes."""
 
     def __init__(self) -> None:
@@ -109,7 +111,7 @@ class FakeState:
 _PIECE = 1 << 18  # bytes
 
 
-class FakeBlobs:
+class FakeBlobs(AttachmentStore):
     """Files in memory, under the references that real ones have."""
 
     def __init__(self) -> None:
@@ -139,7 +141,7 @@ class FakeBlobs:
 
 
 @dataclass
-class FakePageServices:
+class FakePageServices(Intake):
     """Intake and Sessions over one list. What it accepted it never forgets, and answers once.
 
     With *answer* it answers by itself: typing, a preview, and when `go_on` is set, the answer.

@@ -17,9 +17,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from gateway.channel import Channel, ChannelContext
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, StoreUnavailable
 from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
-from gateway.ports.channel import Channel, ChannelContext, IntakeResult, IntakeVerdict
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from gateway.ports.journal import OutboxPart, PartState, TurnLease
 from gateway.settings.channel_blocks import combine_models
 from gateway.store.engine import StoreLimits

@@ -17,7 +17,7 @@ from channels.telegram.adapter import TelegramChannel
 from channels.telegram.settings import TelegramSettings
 from gateway.admission import policy_of
 from gateway.app import ExtraChannel
-from gateway.ports.channel import Channel, ChannelContext, SupportsShards
+from gateway.channel import Channel, ChannelContext, SupportsShards
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes import discord_records, slack_server, telegram_server
 from tests.fakes.telegram_channel import QUICK

@@ -16,7 +16,7 @@ from channels.discord.api import DiscordApi
 from channels.slack.adapter import SlackChannel
 from channels.telegram.adapter import TelegramChannel
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart
-from gateway.intake import GatewayIntake
+from gateway.intake import Intake
 from gateway.ports.channel import IntakeResult, IntakeVerdict
 from gateway.ports.journal import TurnLease, TurnStep
 from gateway.store.journal import SqlJournal
@@ -72,19 +72,19 @@ def _marks_nothing() -> None:
 
 def _stores_later() -> None:
     """Say that a message is durable a moment before it is."""
-    receive = GatewayIntake.receive
+    receive = Intake.receive
     later: set[asyncio.Task[IntakeResult]] = set()
 
-    async def store(self: GatewayIntake, message: InboundMessage) -> IntakeResult:
+    async def store(self: Intake, message: InboundMessage) -> IntakeResult:
         await asyncio.sleep(_MOMENT)
         return await receive(self, message)
 
-    async def hasty(self: GatewayIntake, message: InboundMessage) -> IntakeResult:
+    async def hasty(self: Intake, message: InboundMessage) -> IntakeResult:
         task = asyncio.create_task(store(self, message))
         later.add(task)
         return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 
-    GatewayIntake.receive = hasty  # type: ignore[method-assign]
+    Intake.receive = hasty  # type: ignore[method-assign]
 
 
 def _asks_nobody() -> None:

@@ -9,7 +9,6 @@ from functools import partial
 
 import pytest
 
-from agent.attachments.attachment_store import AttachmentStore
 from channels.kit.background import BackgroundTasks, ChatRateLimits, RepeatedActivity
 from channels.kit.bodies import read_file, require_file
 from channels.kit.followed_threads import FollowedThreads
@@ -17,6 +16,7 @@ from channels.kit.lookups import LookupCache
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.ports.channel import IntakeResult, IntakeVerdict
+from gateway.store.attachment_store import AttachmentStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import FakeRecords
 from tests.fakes.turns import START

@@ -11,9 +11,9 @@ import pytest
 
 from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Decision, Rejected, RejectionReason, admit
 from gateway.app.access import RoleResolver, has_lost_access
+from gateway.channel import Channel
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports.channel import Channel
 from gateway.ports.journal import SET_BY_PERSON, InboxRow
 from tests.fakes.access_scene import FixedJudge
 from tests.fakes.clock import EPOCH, VirtualClock

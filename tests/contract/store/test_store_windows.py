@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.events import SessionKey
-from gateway.ports.channel import SharedWindows
 from gateway.store.database import QueryResult
 from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection
+from gateway.store.shared_windows import WorkerWindows
 from gateway.store.sql_store import SqlStore
 from tests.fakes.shared_workers import Workers, until
 from tests.fakes.turns import START, accept, said
@@ -44,7 +44,7 @@ class FrameLog:
 
     def __init__(self, store: SqlStore) -> None:
         assert store.windows is not None
-        self.windows: SharedWindows = store.windows
+        self.windows: WorkerWindows = store.windows
         self.frames: list[tuple[SessionKey, str]] = []
         self.repeats: list[SessionKey] = []
         self.refreshes = 0

@@ -11,9 +11,9 @@ import pytest
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN
 from agent.workers.turn_runner import TurnRunner
+from gateway.channel import Channel, ChannelContext
 from gateway.errors import SendRefused
 from gateway.events import DeliveryReceipt, MessagePart, Role
-from gateway.ports.channel import Channel, ChannelContext
 from gateway.ports.journal import InboxRow
 from tests.e2e.agent.test_tool_questions import OutsideWorld, decide, waiting
 from tests.fakes.held_model import HeldScriptModel, calls, results

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from gateway.channel import SupportsFiles
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import Attachment, InboundMessage, MessagePart, OutboundKind, SessionKey
-from gateway.ports.channel import SupportsFiles
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, BOT, GENERAL
 from tests.fakes.discord_rest import FILE_LIMIT

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from gateway.channel import SupportsHistory
 from gateway.events import InboundMessage
-from gateway.ports.channel import SupportsHistory
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, TEAM_ROLE
 from tests.fakes.discord_server import DiscordServer

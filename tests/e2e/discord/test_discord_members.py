@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.channel import SupportsSenderLookup
 from gateway.errors import SendFailed
 from gateway.events import InboundKind, InboundMessage, Sender
-from gateway.ports.channel import MembershipChange, SupportsSenderLookup
+from gateway.ports.channel import MembershipChange
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD, RANDOM, TEAM_ROLE
 from tests.fakes.discord_server import DiscordServer

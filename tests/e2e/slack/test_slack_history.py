@@ -8,9 +8,9 @@ from typing import Any
 
 from gateway.admission import Admitted, admit, policy_of
 from gateway.app.access import may_be_read
+from gateway.channel import SupportsHistory
 from gateway.channel_reader import ChannelHistory
 from gateway.events import InboundMessage
-from gateway.ports.channel import SupportsHistory
 from tests.fakes.access_scene import FixedJudge
 from tests.fakes.slack import RunningSlack, running, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackFault, SlackServer, slack_server

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from gateway.channel import SupportsSenderLookup
 from gateway.errors import SendFailed
 from gateway.events import InboundKind, InboundMessage, Sender
-from gateway.ports.channel import MembershipChange, SupportsSenderLookup
+from gateway.ports.channel import MembershipChange
 from tests.fakes.conditions import eventually
 from tests.fakes.slack import RunningSlack, slack
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SECRET, TEAM, SlackFault

@@ -18,10 +18,11 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolC
 from agent.memory.erasure import purge_jobs
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, serve
+from gateway.channel import Channel, ChannelContext
 from gateway.errors import OutcomeUnknown, ParlourError, StoreUnavailable, WorkerReplaced
 from gateway.events import DeliveryReceipt, InboundKind, MessagePart
 from gateway.logs import configure_logs
-from gateway.ports.channel import Channel, ChannelCapabilities, ChannelContext
+from gateway.ports.channel import ChannelCapabilities
 from gateway.settings import load_settings
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessPlugin, _installed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.attachments.attachment_store import AttachmentStore
 from gateway.errors import FileUnavailable
+from gateway.store.attachment_store import AttachmentStore
 from tests.fakes.memory import FakeRecords
 from tests.fakes.turns import START
 

@@ -9,11 +9,11 @@ from contextlib import aclosing
 import pytest
 
 from channels.telegram import outbound
+from gateway.channel import SupportsFiles, SupportsHistory
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendRefused
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.i18n import translate
 from gateway.logs import configure_logs
-from gateway.ports.channel import SupportsFiles, SupportsHistory
 from tests.fakes.telegram_channel import TelegramConnection, open_line
 from tests.fakes.telegram_files import png
 from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram

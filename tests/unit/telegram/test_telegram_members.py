@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from telegram.error import TimedOut
 
+from gateway.channel import SupportsSenderLookup
 from gateway.events import ChatKind, InboundMessage, Sender
-from gateway.ports.channel import MembershipChange, SupportsSenderLookup
+from gateway.ports.channel import MembershipChange
 from tests.fakes.telegram_channel import TelegramConnection, open_line
 from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer, open_telegram
 

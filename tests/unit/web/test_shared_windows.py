@@ -17,6 +17,7 @@ from channels.web.windows import ClientConnection
 from gateway.errors import OutcomeUnknown, StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.ports.channel import ChatActivity
+from gateway.store.shared_windows import WorkerWindows
 from tests.fakes.connection_claims import GrantedClaims
 from tests.fakes.web_services import FakePageServices
 
@@ -24,7 +25,7 @@ ANN = SessionKey("web", "ann")
 GARDEN = SessionKey("web", "ann/garden2345678901")
 
 
-class FakeSharedWindows:
+class FakeSharedWindows(WorkerWindows):
     """Carries frames between channels in one process."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The files that users sent and received, by the SHA-256 of their bytes. Implements `BlobStore`."""
+"""The files that users sent and received, by the SHA-256 of their bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AttachmentStore:
-    """The attachments of all scopes; a reference names its scope."""
+    """Attachments by reference, for channels and tools. A reference is ``<scope>/<sha256>`` and names nothing else."""
 
     def __init__(self, files: SqlFiles, now: Callable[[], datetime]) -> None:
         self._files = files
