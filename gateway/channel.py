@@ -1,4 +1,4 @@
-"""The contract of a channel: what the gateway calls, what a channel may be able to do, and what it is built from."""
+"""The contract of a channel: its methods, its optional abilities, and the context that it is built from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What channels carry for turns: files of messages, and the messages before a mention."""
+"""Files of messages, and the messages before a mention, as turns read them from channels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ChannelHistory:
         self._admits = admits
 
     async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
-        """Return what admitted people said before *message*, oldest first; () if there is no answer. Never raises.
+        """Return messages of admitted people before *message*, oldest first; () without an answer. Never raises.
 
         The start of its thread comes first, also the bot's own; an author that the chat does not admit is UNKNOWN.
         """

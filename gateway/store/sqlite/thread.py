@@ -53,7 +53,7 @@ class SqliteThread(aiosqlite.Connection):
 
 
 class SqliteReader:
-    """Reads what is committed, beside the writer's transactions, over a connection that the first read opens."""
+    """Reads committed rows beside the writer's transactions, over a connection that the first read opens."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
