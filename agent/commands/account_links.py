@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from agent.base.scopes import SHARED
-from agent.commands import erasures
 from agent.commands.command import CommandContext, CommandReply, command
+from agent.commands.privacy import ask_erasure
 from agent.memory.account_links.link_offers import LinkLocked, LinkOffer, LinkParty, LinkRefusal
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
@@ -173,7 +173,7 @@ async def unshare(context: CommandContext) -> CommandReply:
     pattern = ErasurePattern.of(context.args, context.language)
     if pattern is None:
         return context.private_reply("account_links.unshare_what", least=SHORTEST)
-    return await erasures.ask(context, pattern, SHARED, command="unshare")
+    return await ask_erasure(context, pattern, SHARED, command="unshare")
 
 
 async def _decide_unshare(context: CommandContext, word: str, name: str) -> CommandReply:

@@ -1,16 +1,17 @@
-"""/remember and /memory: store facts; show, explain, undo and decide on changes of what is remembered."""
+"""/remember, /memory, /search, /dream…: store facts; show, find, explain, undo and decide on what is remembered."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from agent.base.one_line import show_code
+from agent.base.one_line import one_line, show_code
 from agent.base.scopes import SHARED
-from agent.commands import erasures
-from agent.commands.command import CommandContext, CommandNeed, CommandReply, command
+from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.memory_lists import first_change, format_change, format_source, list_history, list_notes
+from agent.commands.privacy import approve_erasure
+from agent.memory.documents.scope_documents import DREAM_CAUSE
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, StagedChange
 from agent.memory.editing.text_operations import PATH, RemoveLines, ReplaceLines
@@ -24,11 +25,15 @@ from agent.memory.jobs.approval_questions import (
 )
 from agent.memory.jobs.chat_edits import ChatEditRequest
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
+from agent.memory.search.search_hits import SearchHit, SearchHits, SearchOptions
+from agent.memory.update.dream_applier import DreamRequester, RestoreConflict
+from agent.memory.update.dream_phases import DREAM
 from agent.memory.versioning.memory_service import LineOrigin, UndoResult
 from agent.turns.turn_memory import may_edit_all
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind, MessageButton, Role, short_id
 from gateway.i18n.formats import format_moment
+from gateway.ports.journal import Job
 from gateway.ports.memory import DocumentChange
 
 _DECISION_WORDS = ("pending", "approve", "reject", "remove")  # of buttons
@@ -62,7 +67,7 @@ async def _pending(context: CommandContext, _: str) -> CommandReply:
 
 async def _approve(context: CommandContext, name: str) -> CommandReply:
     """Apply the staged change *name*; an erasure erases what matches by now."""
-    if name and (reply := await erasures.approve(context, name)) is not None:
+    if name and (reply := await approve_erasure(context, name)) is not None:
         return reply
     done = await context.services.staging.approve(context.scope, name, by=context.account.name)
     if done is None and await _was_approved(context, name):
@@ -355,3 +360,114 @@ def _origin(context: CommandContext, origin: LineOrigin) -> str:
     turn = context.turn
     source = format_source(origin, zone=turn.zone, language=context.language, is_shared=turn.is_shared)
     return f"> {origin.line}\n{source}"
+
+
+_MOST_HITS = 40  # as many as fit into the token budget of a page
+_LONGEST_HIT = 280  # characters of one
+
+
+@command("search", is_control=True)
+async def search(context: CommandContext) -> CommandReply:
+    """Show the best hits with time and sender, to the sender of the command only."""
+    query = " ".join(context.args.split())
+    if not query:
+        return context.private_reply("search.what")
+    hits = await context.services.search.search(context.scope, query, SearchOptions(limit=_MOST_HITS))
+    lines = [context.translate("search.nothing")]
+    if hits:
+        lines = [context.translate("search.found"), "", *(_hit_line(context, hit) for hit in hits)]
+    lines += [f"\n{context.translate(word)}" for word in _limitations(hits)]
+    return CommandReply(text="\n".join(lines), is_private=True)
+
+
+def _limitations(hits: SearchHits) -> Iterator[str]:
+    if hits.is_words_only:
+        yield "search.by_words"
+    if hits.is_building:
+        yield "search.building"
+
+
+def _hit_line(context: CommandContext, hit: SearchHit) -> str:
+    text = one_line(hit.text.strip().removeprefix("- "), _LONGEST_HIT)
+    when = format_moment(hit.at, context.turn.zone, context.language) if hit.role and hit.at else ""
+    who = hit.who or (context.translate("search.bot") if hit.role == "assistant" else "")
+    where = "" if hit.role else hit.source
+    header = ", ".join(part for part in (when, who, where) if part)
+    return f"- {header}: {text}"
+
+
+_TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # messages in the chat that a reply can refer to
+
+
+@command("dream")
+async def dream(context: CommandContext) -> CommandReply:
+    """Start Dream now: reply at once, and report the result when it is done."""
+    if not context.services.dreams.can_run:
+        return context.private_reply("dream.offline")
+    message = context.message
+    requester = DreamRequester(
+        key=str(context.key),
+        reply_to=message.message_id if message.kind in _TYPED else "",
+        visible_to=message.sender.id if context.turn.is_shared else "",
+        chat_kind=message.chat_kind.value,
+        language=context.language,
+    )
+    job = Job(
+        id=f"{DREAM}:{context.turn.id}",
+        kind=DREAM,
+        scope=context.scope,
+        payload=requester.payload(),
+        due_at=context.now,
+    )
+    budget = await context.services.runner.budget()
+    word = "dream.begins_later" if budget is not None and budget.is_spent else "dream.begins"
+    return CommandReply(text=context.translate(word), is_private=True, jobs=(job,))
+
+
+@command("dream-log")
+async def dream_log(context: CommandContext) -> CommandReply:
+    """Show Dream's latest change, or the one given."""
+    return CommandReply(text=await _dream_log(context, context.args.strip()), is_private=True)
+
+
+async def _dream_log(context: CommandContext, sha: str) -> str:
+    if not sha:
+        newest = await context.services.dreams.log(context.scope, limit=1)
+        if not newest:
+            return context.translate("dream.no_changes")
+        sha = newest[0].id
+    version_and_diff = await context.services.documents.diff(context.scope, sha)
+    if version_and_diff is None:
+        return context.translate("memory.no_such_change", sha=sha[:40])
+    version, diff = version_and_diff
+    if not version.why.startswith(DREAM_CAUSE):
+        return context.translate("dream.not_dreams", sha=version.short)
+    return f"{_dream_line(context, version)}\n\n```diff\n{diff}\n```"
+
+
+@command("dream-restore", words={ANY: CommandNeed(shared=Role.ADMIN, single=Role.OWNER)})
+async def dream_restore(context: CommandContext) -> CommandReply:
+    """List Dream's changes, or restore the state before one."""
+    return CommandReply(text=await _dream_restore(context, context.args.strip()), is_private=True)
+
+
+async def _dream_restore(context: CommandContext, sha: str) -> str:
+    if not sha:
+        versions = await context.services.dreams.log(context.scope)
+        if not versions:
+            return context.translate("dream.no_changes")
+        lines = [context.translate("dream.log_title"), *(f"- {_dream_line(context, each)}" for each in versions)]
+        return "\n".join(lines)
+    done = await context.services.dreams.restore(context.scope, sha, by=context.account.name, turn=context.turn.id)
+    if done is None:
+        return context.translate("memory.no_such_change", sha=sha[:40])
+    if isinstance(done, RestoreConflict):
+        return context.translate("dream.in_the_way", sha=sha[:8], other=done.version.short)
+    if not done.changed:
+        return context.translate("dream.is_so")
+    return context.translate("dream.restored", sha=sha[:8], kept=done.kept)
+
+
+def _dream_line(context: CommandContext, version: DocumentChange) -> str:
+    at = format_moment(version.at, context.turn.zone, context.language)
+    return context.translate("dream.log_line", sha=version.short, at=at, names=", ".join(version.names))

@@ -233,11 +233,11 @@ class QuarantineRetrier:
         while True:
             await quarantine.news.wait()
             quarantine.news.clear()
-            for name, channel, origin in await quarantine.list_untold():
+            for name, channel, origin in await quarantine.list_unnotified():
                 if origin is not None and channel in self.channels:
                     await self._tell(name, channel, origin)
                 with suppress(OSError):
-                    await quarantine.mark_told(name)
+                    await quarantine.mark_notified(name)
 
     async def _tell(self, name: str, channel: str, origin: EventOrigin) -> None:
         key = SessionKey(channel, origin.chat)

@@ -20,7 +20,7 @@ from gateway.installation import ownership_hint
 from gateway.journal_file import is_empty, journal_fault, lost_journal
 from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.preflight import before_start
-from gateway.quarantine import count, list_events
+from gateway.quarantine import count_events, list_events
 
 _BEHIND = timedelta(hours=1)
 _MOST_FILES = 50_000  # that are looked at one by one
@@ -119,7 +119,7 @@ def check_documents(context: CheckContext) -> Iterator[Finding]:
 def check_quarantine(context: CheckContext) -> Iterator[Finding]:
     """Yield the newest events that could not be read, or that caused a crash."""
     folder = context.home.quarantine
-    held = count(folder)
+    held = count_events(folder)
     for event in list_events(folder, _MOST_EVENTS):
         at = f" at {event.at[:19]}Z" if event.at else ""
         line = f"an event from {event.channel} was quarantined{at}: {event.reason}; it is in {event.file}"

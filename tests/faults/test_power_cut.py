@@ -22,7 +22,7 @@ from gateway.home import make_private
 from gateway.journal_file import JournalMove, JournalStamp, accept_store, remove_move, write_move, write_stamp
 from gateway.ports.channel import PlatformEvent
 from gateway.ports.memory import HistoryEntry, NoteChange
-from gateway.quarantine.quarantine_folder import QuarantineFolder
+from gateway.quarantine import QuarantineFolder
 from gateway.restore import restore
 from gateway.store.engine import StoreLimits
 from gateway.store.file_copies import set_bytes_aside

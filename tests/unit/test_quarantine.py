@@ -23,9 +23,7 @@ from structlog.typing import Processor
 
 from gateway.errors import ParlourError, RetryLater, StoreUnavailable, UnreadableEvent, UserError
 from gateway.ports.channel import EventOrigin, PlatformEvent
-from gateway.quarantine import CALM, Quarantine, count, list_events
-from gateway.quarantine import quarantine_folder as files
-from gateway.quarantine.quarantine import _name
+from gateway.quarantine import CALM, KILLED, LONGEST, Quarantine, _name, count_events, list_events
 from tests.fakes.clock import VirtualClock
 from tests.fakes.meter import FakeMeter
 
@@ -74,7 +72,7 @@ async def test_what_cannot_be_read_is_set_aside_and_passed_over(tmp_path: Path) 
     (kept,) = list_events(folder)
     assert (kept.channel, kept.reason, kept.at) == ("telegram", "a message without a sender", NOW.isoformat())
     assert json.loads(kept.file.read_text())["raw"] == event().raw
-    assert meter.total("quarantined") == count(folder) == 1
+    assert meter.total("quarantined") == count_events(folder) == 1
     fine = EventHandling()
     await keeper.handle(event(2), fine)
     assert fine.times == 1
@@ -129,8 +127,7 @@ async def test_no_word_of_an_event_is_logged(tmp_path: Path, monkeypatch: pytest
     # A logger of its own: what another test configured may be bound to the module's by now.
     processors: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.KeyValueRenderer()]
     logger = structlog.wrap_logger(structlog.PrintLogger(told), processors=processors)
-    for module in ("quarantine", "quarantine_folder"):
-        monkeypatch.setattr(f"gateway.quarantine.{module}.log", logger)
+    monkeypatch.setattr("gateway.quarantine.log", logger)
     keeper = quarantine(tmp_path)
     for number, error in enumerate((UnreadableEvent("odd"), KeyError("canary")), 1):
         for _ in range(3):
@@ -138,7 +135,7 @@ async def test_no_word_of_an_event_is_logged(tmp_path: Path, monkeypatch: pytest
                 await keeper.handle(event(number), EventHandling(error))
             except KeyError:
                 continue
-    assert count(tmp_path) == 2
+    assert count_events(tmp_path) == 2
     assert "set_aside" in told.getvalue()
     assert "canary" not in told.getvalue()
 
@@ -162,7 +159,7 @@ async def test_a_disk_that_will_not_have_it_is_a_store_that_is_down(
         assert names(folder) == []
     monkeypatch.undo()
     await keeper.handle(event(), work)
-    assert count(folder) == 1
+    assert count_events(folder) == 1
 
 
 async def test_while_cautious_the_event_is_on_disk_during_the_work(tmp_path: Path) -> None:
@@ -287,20 +284,19 @@ async def test_an_event_is_kept_up_to_64_kb_whatever_it_is_made_of(tmp_path: Pat
     for number, sign in enumerate(("a", "😀", "\ud800", "\x00", '"')):
         await keeper.handle(event(number, raw=sign * 1_000_000), EventHandling(UnreadableEvent("odd")))
     await keeper.handle(event("9" * 100_000), EventHandling(UnreadableEvent("odd")))
-    assert count(tmp_path) == 6
+    assert count_events(tmp_path) == 6
     for kept in list_events(tmp_path):
         assert kept.reason == "odd"
-        assert kept.file.stat().st_size < files.LONGEST + 2_000
+        assert kept.file.stat().st_size < LONGEST + 2_000
     sizes = [len(json.loads(kept.file.read_text())["raw"]) for kept in list_events(tmp_path)]
-    assert max(sizes) == files.LONGEST
+    assert max(sizes) == LONGEST
 
 
 async def test_the_newest_thousand_are_kept_without_reading_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flood costs the same for every event; what leaves the folder leaves the memory, and after a restart too."""
-    monkeypatch.setattr(files, "MOST", 5)
-    monkeypatch.setattr("gateway.quarantine.quarantine.MOST", 5)
+    monkeypatch.setattr("gateway.quarantine.MOST", 5)
     keeper = quarantine(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", lambda _: pytest.fail("the folder was read for an event"))
@@ -309,14 +305,14 @@ async def test_the_newest_thousand_are_kept_without_reading_the_folder(
             os.utime(keeper._folder.path / f"{list(keeper._kept)[-1]}.json", (number, number))
     assert [kept.reason for kept in list_events(tmp_path)] == ["11", "10", "9", "8", "7"]
     assert len(keeper._kept) == 5
-    monkeypatch.setattr(files, "MOST", 3)
+    monkeypatch.setattr("gateway.quarantine.MOST", 3)
     quarantine(tmp_path)
     assert [kept.reason for kept in list_events(tmp_path)] == ["11", "10", "9"]
 
 
 async def test_what_broke_us_once_is_forgotten_in_a_flood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that break us once and never come again do not fill the memory."""
-    monkeypatch.setattr("gateway.quarantine.quarantine.MOST", 5)
+    monkeypatch.setattr("gateway.quarantine.MOST", 5)
     keeper = quarantine(tmp_path)
     for number in range(50):
         with pytest.raises(KeyError):
@@ -374,7 +370,7 @@ def test_a_file_that_cannot_be_read_is_still_counted(tmp_path: Path) -> None:
     assert (kept.channel, kept.reason) == ("telegram", "the file itself cannot be read")
 
 
-KILLED = """
+KILLED_PROGRAM = """
 import asyncio, os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -401,7 +397,7 @@ asyncio.run(main())
 
 def test_an_event_that_kills_the_process_twice_is_set_aside_at_the_next_start(tmp_path: Path) -> None:
     """A real kill -9 in mid-work strikes the event; after a second one it is set aside and passed over."""
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    command = [sys.executable, "-c", KILLED_PROGRAM, str(tmp_path)]
     for suffixes in ([".working"], [".struck", ".working"]):
         died = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own interpreter
         assert died.returncode == -signal.SIGKILL
@@ -436,12 +432,12 @@ async def test_a_struck_event_that_goes_well_is_innocent(tmp_path: Path) -> None
     assert names(tmp_path) == []
     write_working(keeper, event())
     assert quarantine(tmp_path).struck_names == [name]
-    assert count(tmp_path) == 0
+    assert count_events(tmp_path) == 0
 
 
 def write_working(keeper: Quarantine, each: PlatformEvent) -> None:
     """Leave *each* as a kill leaves it."""
-    keeper._folder.write(f"{_name(each)}.working", each, files.KILLED, NOW)
+    keeper._folder.write(f"{_name(each)}.working", each, KILLED, NOW)
 
 
 async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
@@ -484,7 +480,7 @@ async def test_a_replay_that_fails_or_kills_leaves_it_set_aside(tmp_path: Path) 
     assert names(tmp_path) == [f"{_name(event())}.json"]
     write_working(keeper, event())
     assert quarantine(tmp_path).struck_names == []
-    assert [kept.reason for kept in list_events(tmp_path)] == [files.KILLED]
+    assert [kept.reason for kept in list_events(tmp_path)] == [KILLED]
 
 
 async def test_who_is_to_be_told_is_known_until_they_were(tmp_path: Path) -> None:
@@ -503,8 +499,8 @@ async def test_who_is_to_be_told_is_known_until_they_were(tmp_path: Path) -> Non
         write_working(keeper, event(3))
         keeper = quarantine(tmp_path)
     assert keeper.news.is_set()
-    told = {name: (channel, where) for name, channel, where in await keeper.list_untold()}
+    told = {name: (channel, where) for name, channel, where in await keeper.list_unnotified()}
     assert told == {_name(broken): ("telegram", origin), _name(event(3)): ("", None)}
     for name in told:
-        await keeper.mark_told(name)
+        await keeper.mark_notified(name)
     assert not quarantine(tmp_path).news.is_set()

@@ -31,7 +31,7 @@ from gateway.i18n import translate
 from gateway.installation import operator_command
 from gateway.ports.access import CapAllowance, CapKind
 from gateway.ports.channel import PlatformEvent
-from gateway.quarantine.quarantine_folder import KEPT, QuarantineFolder
+from gateway.quarantine import KEPT, QuarantineFolder
 from gateway.store.alerts import Alert
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock

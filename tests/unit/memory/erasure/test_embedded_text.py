@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.commands.erasures import _PURGE
+from agent.commands.privacy import _PURGE
 from agent.memory.erasure.word_match import ErasurePattern
 
 Wrap = Callable[[bytes], bytes]
