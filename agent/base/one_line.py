@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from functools import lru_cache
 
+NAME_LENGTH = 64  # characters of a display name
+_BRACKETS = "<>:"  # in a name, with every kind of bracket
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Me", "Zl", "Zp"})
 # Letters and marks that are drawn as nothing or as a blank: variation selectors and fillers can hold a hidden text.
 _BLANK = (
@@ -23,6 +26,14 @@ def one_line(text: str, most: int) -> str:
     """Return *text* in one line: its first *most* characters, with "…" behind them if there are more."""
     flat = " ".join(text.split())
     return flat if len(flat) <= most else f"{flat[:most]}…"
+
+
+@lru_cache(maxsize=1_024)
+def clean_name(name: str) -> str:
+    """Make a display name harmless in a prompt: one line, no brackets, colons or controls, at most 64 characters."""
+    flat = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in name)
+    kept = (each for each in flat if each not in _BRACKETS and unicodedata.category(each) not in ("Ps", "Pe"))
+    return " ".join("".join(kept).split())[:NAME_LENGTH].strip()
 
 
 def show_escapes(text: str) -> str:

@@ -5,6 +5,7 @@ Lines of an unknown kind are kept in the file and skipped by every reader.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agent.base.file_facts import ASIDE, facts_for_model, facts_in, pictures_in
+from gateway.events import short_id
 from gateway.ports.journal import Line
 from gateway.text import deleted_messages, json_lines
 
@@ -162,6 +164,11 @@ def kind_of(line: Line) -> str:
         is_message = isinstance(line.get("role"), str) and isinstance(line.get("i"), int)
         return "message" if is_message else "unknown"
     return kind if isinstance(kind, str) else "unknown"
+
+
+def entry_id(transcript: str, start: int, end: int) -> str:
+    """Return the id of the entry that summarises this range of a transcript (docs/formats.md): the same every time."""
+    return f"e{short_id(json.dumps([transcript, start, end]))}"
 
 
 def consolidated_index(anchor: Line) -> int:

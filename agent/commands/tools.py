@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agent.base.one_line import clean_name
 from agent.commands.command import CommandContext, CommandNeed, CommandReply, command, first_word
 from agent.memory.jobs.approval_questions import short
 from agent.tools.call_record import CallOutcome, ToolCallRecord, call_records, sender_of
@@ -13,7 +14,6 @@ from agent.tools.tool_questions import (
     ToolQuestion,
     format_questions,
 )
-from agent.turns.prompt_assembly import clean_name
 from gateway.errors import ModelAbility
 from gateway.events import Role
 from gateway.i18n.formats import format_moment

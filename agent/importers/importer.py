@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from agent.base.disk import Disk, save_corrupt
 from agent.base.scopes import scope_folder
+from agent.base.transcript_lines import entry_id
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_data import (
     ImportData,
@@ -29,7 +30,6 @@ from agent.memory.documents.scope_documents import IMPORTED
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 from agent.memory.editing.text_operations import AddLines, apply
-from agent.memory.storage.messages import entry_id
 from gateway.ports.memory import HISTORY_JSONL, DocumentStore, HistoryEntry, NoteChange
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ import structlog
 
 from agent.base.disk import Disk
 from agent.base.scopes import quote
-from agent.base.transcript_lines import decode, format_time, parse_time, utc_now
+from agent.base.transcript_lines import decode, entry_id, format_time, parse_time, utc_now
 from agent.llm.model_calls import LlmProvider, UnusableAnswer, outage_delay
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_archive import MemoryArchive
@@ -38,14 +38,7 @@ from agent.memory.history.folder_store import (
     require_unowned,
 )
 from agent.memory.session_manager import Session
-from agent.memory.storage.messages import (
-    KeepPolicy,
-    Message,
-    TranscriptRange,
-    conversation,
-    entry_id,
-    next_range,
-)
+from agent.memory.storage.messages import KeepPolicy, Message, TranscriptRange, conversation, next_range
 from agent.memory.update.consolidator import (
     DEADLINE,
     FAILURE_LINE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import hashlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -39,6 +40,12 @@ done."""
 _TRIES = 3  # of a compare-and-set
 FindCommit: TypeAlias = Callable[[str, str], Awaitable[str]]
 Fit: TypeAlias = Callable[[str, str, str], Awaitable[str]]
+
+
+def line_fingerprint(line: str) -> str:
+    """Return a short digest of a line of a document, without its list mark."""
+    text = line.strip().lstrip("-*+ ")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 async def _find_no_commit(*_: str) -> str:

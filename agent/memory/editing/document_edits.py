@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.llm.model_calls import UnusableAnswer, clean, read_call
-from agent.memory.documents.scope_documents import TRACKED
+from agent.memory.documents.scope_documents import TRACKED, line_fingerprint
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
@@ -18,7 +18,6 @@ from agent.memory.editing.text_operations import (
     changed_texts,
     read_record,
 )
-from agent.memory.history.history_files import line_fingerprint
 
 EDIT_MEMORY = "edit_memory"
 MOST = 50  # operations in one answer; the rest can come in the next

@@ -14,49 +14,19 @@ from typing import Any, TypeVar
 
 from agent.memory.editing.staged_change_store import clear_proposal
 from agent.memory.erasure.scope_files import clear_workspace_file
-from agent.memory.erasure.word_eraser import ErasureRequester, clear_job, may_clear
+from agent.memory.erasure.word_eraser import ErasureRequest, clear_job, may_clear
 from agent.memory.erasure.word_match import (
-    ErasurePattern,
     clear_line,
     clear_value,
     without_entries,
     without_sentences,
 )
 from agent.memory.jobs.job_kinds import JobKind
-from gateway.events import OutboundMessage, PlatformAccount
+from gateway.events import OutboundMessage
 from gateway.ports.journal import Job, TurnCommit
-from gateway.ports.memory import PURGE, FileKind, HistoryEntry, MemoryProposal
+from gateway.ports.memory import FileKind, HistoryEntry, MemoryProposal
 
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class ErasureRequest:
-    """The request in the payload of an erasure's job."""
-
-    pattern: ErasurePattern
-    requester: ErasureRequester
-    is_purge: bool
-    turn: str  # in which it was asked for or approved
-    change: str  # name of the staged change that asked for it, or ""
-
-    @classmethod
-    def of(cls, job: Job) -> ErasureRequest:
-        """Read a job's payload."""
-        payload: Mapping[str, Any] = job.payload
-        pattern, is_purge = ErasurePattern(str(payload["words"]), str(payload.get("language", ""))), job.kind == PURGE
-        requester = ErasureRequester(
-            account=PlatformAccount.from_name(str(payload["person"])),
-            sender=str(payload["sender"]),
-            may_all=bool(payload["may_all"]),
-        )
-        return cls(
-            pattern=pattern.deep if is_purge else pattern,
-            requester=requester,
-            is_purge=is_purge,
-            turn=str(payload["turn"]),
-            change=str(payload.get("staged", "")),
-        )
 
 
 @dataclass(frozen=True, slots=True)

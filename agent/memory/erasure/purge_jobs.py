@@ -21,7 +21,6 @@ import structlog
 from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import format_time, parse_time
 from agent.memory.documents.scope_documents import rewrite_history
-from agent.memory.erasure.commit_filter import ErasureRequest
 from agent.memory.erasure.scope_files import (
     ErasureStorage,
     ReferencedAttachments,
@@ -31,7 +30,7 @@ from agent.memory.erasure.scope_files import (
     remove_matching,
     remove_set_aside,
 )
-from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult, may_clear
+from agent.memory.erasure.word_eraser import ErasureRequest, ErasureRequester, WordEraser, WordErasureResult, may_clear
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
 from agent.memory.jobs.job_kinds import JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater

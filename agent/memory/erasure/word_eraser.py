@@ -34,7 +34,7 @@ from agent.memory.jobs.job_kinds import JobErasure, JobKind
 from agent.memory.search.tokenizer import is_unspaced, words
 from gateway.events import PlatformAccount
 from gateway.ports.journal import Job, Line
-from gateway.ports.memory import FileKind, MarkKind
+from gateway.ports.memory import PURGE, FileKind, MarkKind
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +55,35 @@ class ErasureRequester:
     account: PlatformAccount  # the author of the lines that they may erase, and of the versions without them
     sender: str  # the platform's id
     may_all: bool  # an admin may erase other people's messages too
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRequest:
+    """The request in the payload of an erasure's job."""
+
+    pattern: ErasurePattern
+    requester: ErasureRequester
+    is_purge: bool
+    turn: str  # in which it was asked for or approved
+    change: str  # name of the staged change that asked for it, or ""
+
+    @classmethod
+    def of(cls, job: Job) -> ErasureRequest:
+        """Read a job's payload."""
+        payload: Mapping[str, Any] = job.payload
+        pattern, is_purge = ErasurePattern(str(payload["words"]), str(payload.get("language", ""))), job.kind == PURGE
+        requester = ErasureRequester(
+            account=PlatformAccount.from_name(str(payload["person"])),
+            sender=str(payload["sender"]),
+            may_all=bool(payload["may_all"]),
+        )
+        return cls(
+            pattern=pattern.deep if is_purge else pattern,
+            requester=requester,
+            is_purge=is_purge,
+            turn=str(payload["turn"]),
+            change=str(payload.get("staged", "")),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from agent.base.disk import Disk, read_text, save_corrupt
-from agent.base.transcript_lines import FORGOTTEN, decode, encode, utc_now
-from agent.memory.storage.messages import entry_id
+from agent.base.transcript_lines import FORGOTTEN, decode, encode, entry_id, utc_now
+from agent.memory.documents.scope_documents import line_fingerprint
 from gateway.ports.journal import Line
 from gateway.ports.memory import (
     HISTORY_JSONL,
@@ -237,12 +237,6 @@ def keep_original(folder: Path, disk: Disk, data: bytes) -> Path:
 
 
 # -- keys of lines ---------------------------------------------------------------------------------
-
-
-def line_fingerprint(line: str) -> str:
-    """Return a short digest of a line of a document, without its list mark."""
-    text = line.strip().lstrip("-*+ ")
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 async def archive_names(history: HistoryStore, scope: str) -> list[str]:

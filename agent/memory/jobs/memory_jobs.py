@@ -10,10 +10,10 @@ import structlog
 from cachetools import LRUCache
 
 from agent.base.scopes import SHARED
-from agent.memory.documents.scope_documents import change_document
+from agent.memory.documents.scope_documents import change_document, line_fingerprint
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
-from agent.memory.history.history_files import add_keys, line_fingerprint
+from agent.memory.history.history_files import add_keys
 from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater
 from gateway.backoff import exponential_delay

@@ -12,7 +12,6 @@ repeats it. The search index stores both marks, so a hit taints as the line itse
 from __future__ import annotations
 
 import asyncio
-import json
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +30,12 @@ from agent.base.transcript_lines import (
     consolidated_index,
     decode_lines,
     deleted_ids,
+    entry_id,
     indent_lines,
     is_replaced,
     kind_of,
 )
-from gateway.events import SessionKey, short_id
+from gateway.events import SessionKey
 from gateway.ports.journal import Line
 from gateway.ports.memory import StoredTurn
 
@@ -111,11 +111,6 @@ def next_range(
 def is_due(total: int, last_consolidated: int, window: int, keep: KeepPolicy = KeepPolicy.HALF) -> bool:
     """Return True if the messages that are in no summary fill the window and *next_range* is not empty."""
     return total - last_consolidated >= window and next_range(total, last_consolidated, window, keep) is not None
-
-
-def entry_id(transcript: str, start: int, end: int) -> str:
-    """Return the id of the entry that summarises this range of a transcript (docs/formats.md): the same every time."""
-    return f"e{short_id(json.dumps([transcript, start, end]))}"
 
 
 def origin_of(messages: Sequence[Message]) -> str:

@@ -34,7 +34,7 @@ from agent.llm.model_calls import (
     read_call,
     tool_attempts,
 )
-from agent.memory.documents.scope_documents import CONSOLIDATION
+from agent.memory.documents.scope_documents import CONSOLIDATION, line_fingerprint
 from agent.memory.editing.document_edits import (
     MOST,
     DocumentEdit,
@@ -48,7 +48,6 @@ from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import DocumentEditor, StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import NOTHING_YET, changed_texts, edits_of_text
-from agent.memory.history.history_files import line_fingerprint
 from agent.memory.storage.messages import Message, TranscriptRange, origin_of, own_words, strip_untrusted
 from gateway.ports.memory import DocumentStore, HistoryEntry, HistoryStore
 

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from agent.base.transcript_lines import FORGOTTEN, decode_lines, parse_time, utc_now
-from agent.memory.documents.scope_documents import APPROVED, CONSOLIDATION, DREAM_CAUSE, ScopeDocuments, change_diff
+from agent.base.transcript_lines import FORGOTTEN, decode_lines, entry_id, parse_time, utc_now
+from agent.memory.documents.scope_documents import (
+    APPROVED,
+    CONSOLIDATION,
+    DREAM_CAUSE,
+    ScopeDocuments,
+    change_diff,
+    line_fingerprint,
+)
 from agent.memory.editing.entry_matching import extract_words
 from agent.memory.editing.three_way_merge import revert_change
-from agent.memory.history.history_files import keys_of_all_lines, line_fingerprint
-from agent.memory.storage.messages import entry_id, messages_between
+from agent.memory.history.history_files import keys_of_all_lines
+from agent.memory.storage.messages import messages_between
 from agent.memory.storage.stored_sessions import order_messages
 from gateway.events import SessionKey
 from gateway.ports.conversations import DisplayedMessage

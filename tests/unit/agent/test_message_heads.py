@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.turns.prompt_assembly import NAME_LENGTH, clean_name, local, message_header
+from agent.base.one_line import NAME_LENGTH, clean_name
+from agent.turns.prompt_assembly import local, message_header
 from gateway.events import Sender
 from tests.fakes.turns import said
 

@@ -11,8 +11,8 @@ import pytest
 
 from agent.base.disk import Disk
 from agent.base.scopes import scope_folder
+from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.history.folder_store import FileDocumentStore
-from agent.memory.history.history_files import line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.privacy.export_jobs import EXPORT_JOBS
 from agent.memory.prompt.due_jobs import APPLY, CONSOLIDATE, PROMPT, SUMMARISE, consolidation_job

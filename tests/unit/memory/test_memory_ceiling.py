@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from agent.memory import MemoryStore, Session
+from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.folder_store import FileDocumentStore, open_folder
-from agent.memory.history.history_files import line_fingerprint
 from agent.memory.search.search_hits import SearchHit
 from agent.tools.tool import ScopedRecall
 from agent.turns.turn_memory import TurnMemoryTools

@@ -18,7 +18,8 @@ import structlog
 from agent.base.disk import Disk
 from agent.base.file_facts import UNTRUSTED, facts_in
 from agent.base.transcript_lines import FORGOTTEN, decode_lines, format_time, kind_of, parse_time
-from agent.memory.history.history_files import ARCHIVE_SUFFIX, NOTE_NAME, keys_of_all_lines, line_fingerprint
+from agent.memory.documents.scope_documents import line_fingerprint
+from agent.memory.history.history_files import ARCHIVE_SUFFIX, NOTE_NAME, keys_of_all_lines
 from agent.memory.search.search_hits import SearchHit
 from agent.memory.search.search_unit import (
     ERASURES,

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from agent.base.transcript_lines import FORGOTTEN
+from agent.base.transcript_lines import FORGOTTEN, entry_id
 from agent.memory.storage.messages import (
     KeepPolicy,
     MessageRange,
     conversation,
-    entry_id,
     is_due,
     keep_count,
     moment,

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.base.token_estimate import estimate_messages
-from agent.memory.history.history_files import line_fingerprint
+from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.privacy.export_jobs import DataKind, kind_of
 from agent.memory.update.dream_phases import TOKENS_IN
 from agent.memory.update.dreamer import DreamSchedule
