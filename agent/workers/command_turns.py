@@ -7,8 +7,7 @@ import secrets
 from collections.abc import Sequence
 
 from agent.base import transcript_lines as build
-from agent.commands import CommandContext, CommandReply, ParsedCommand
-from agent.commands.command import actor_of
+from agent.commands.command import CommandContext, CommandReply, ParsedCommand, actor_of
 from agent.memory.jobs.approval_questions import question
 from agent.tools.tool_questions import ToolQuestion, denial_prefix, jobs_prefix
 from agent.turns.prompt_assembly import speaker_fields

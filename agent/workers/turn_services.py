@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from agent.commands import CommandRouter
+from agent.commands.command import CommandRouter
 from agent.commands.command_services import CommandServices
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.jobs.memory_jobs import MemoryJobs

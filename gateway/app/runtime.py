@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from agent.base.locks import WorkerSlots
 from agent.base.scopes import chat_scope
-from agent.commands import CommandRouter
+from agent.commands.command import CommandRouter
 from agent.commands.command_services import CommandServices
 from agent.llm.model_abilities import LearnedModels
 from agent.memory.editing.document_file_writer import DocumentFileWriter

@@ -170,7 +170,7 @@ def _find_news(home: Home, url: str) -> NewerFiles:
 
 async def _take_over(settings: Settings) -> str:
     """Open the store, which takes the files over; return the amounts of its memory."""
-    from gateway.app import open_app
+    from gateway.app.composition import open_app
 
     async with open_app(settings, channels=False) as app:
         store = app.store

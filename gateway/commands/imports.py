@@ -75,7 +75,7 @@ async def _take(
         if client is not None:
             raise UserError("a gateway is running on this home; stop it, run the import, then start it again")
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
-    from gateway.app import open_app
+    from gateway.app.composition import open_app
 
     async with open_app(settings, channels=False) as app:
         return await run_import(app, system, folder, person=person, mapped=_pairs(mapped), is_dry=is_dry)

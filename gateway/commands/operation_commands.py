@@ -52,7 +52,7 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
         )
     # No gateway: the same operation here, under the home's lock. Its logs would only disturb.
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
-    from gateway.app import open_app
+    from gateway.app.composition import open_app
 
     async with open_app(settings, channels=False) as app:
         async for line in app.operations[name](arguments):

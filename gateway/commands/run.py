@@ -39,7 +39,7 @@ def run_gateway() -> None:
     require_startable(settings)
     configure_logs(level=settings.log.level, form=settings.log.format, secrets=secret_values(settings))
     gc.disable()  # until everything is imported: a sixth of the start's time would be spent for nothing
-    from gateway.app import run
+    from gateway.app.composition import run
 
     gc.collect()  # once, for half a megabyte: what follows has the room
     if _run(run(settings, ready=_announce)):
@@ -98,7 +98,7 @@ async def _chat(settings: Settings) -> int:
 
 async def _chat_with_own_gateway(settings: Settings) -> int:
     """Be the gateway for as long as the conversation lasts."""
-    from gateway.app import open_app, serve
+    from gateway.app.composition import open_app, serve
     from gateway.operations.gateway import GatewayOperations
 
     stop, ready = asyncio.Event(), asyncio.Event()

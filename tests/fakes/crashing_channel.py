@@ -14,7 +14,8 @@ import sys
 from typing import Any
 
 from gateway.admission import AdmissionPolicy, AllowEntry
-from gateway.app import ExtraChannel, ExtraPlugins, run
+from gateway.app.composition import run
+from gateway.app.context import ExtraChannel, ExtraPlugins
 from gateway.channel import Channel, ChannelContext
 from gateway.errors import OutcomeUnknown, RetryLater, StoreUnavailable, UnreadableEvent
 from gateway.logs import configure_logs

@@ -143,7 +143,8 @@ def _run(order: DiscordProcessOrder) -> None:
 
 
 async def _serve(order: DiscordProcessOrder) -> None:
-    from gateway.app import ExtraPlugins, run
+    from gateway.app.composition import run
+    from gateway.app.context import ExtraPlugins
     from gateway.settings import load_settings
 
     settings = load_settings(_environment(order))

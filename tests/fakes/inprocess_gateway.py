@@ -17,8 +17,9 @@ from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, serve
-from gateway.app.context import utc_now
+from gateway.app.composition import open_app, serve
+from gateway.app.context import ExtraChannel, ExtraPlugins, utc_now
+from gateway.app.runtime import Runtime
 from gateway.channel import Channel, ChannelContext
 from gateway.events import (
     Attachment,

@@ -17,7 +17,9 @@ from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
 from channels.web import plugin as web_plugin
 from channels.web.settings import WebSettings
 from gateway.admission import AdmissionPolicy, AllowEntry
-from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, run, serve
+from gateway.app.composition import open_app, run, serve
+from gateway.app.context import ExtraChannel, ExtraPlugins
+from gateway.app.runtime import Runtime
 from gateway.commands.file_import import take_mirror
 from gateway.errors import StoreUnavailable
 from gateway.journal_file import OpenChoice

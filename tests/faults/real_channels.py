@@ -16,7 +16,7 @@ from channels.slack.settings import SlackSettings
 from channels.telegram.adapter import TelegramChannel
 from channels.telegram.settings import TelegramSettings
 from gateway.admission import policy_of
-from gateway.app import ExtraChannel
+from gateway.app.context import ExtraChannel
 from gateway.channel import Channel, ChannelContext, SupportsShards
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes import discord_records, slack_server, telegram_server

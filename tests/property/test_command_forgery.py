@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.commands import CommandRouter
+from agent.commands.command import CommandRouter
 from channels.discord import parse as discord
 from channels.slack import parse as slack
 from channels.telegram.parse import TelegramBotIdentity, parse_update

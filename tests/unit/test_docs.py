@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agent.commands import CommandRouter
+from agent.commands.command import CommandRouter
 from agent.llm.chat_model import ChatRequest, ModelConfig
 from agent.tools.tool import Tool
 from gateway.errors import ToolFailed

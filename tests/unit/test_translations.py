@@ -15,7 +15,7 @@ from babel.messages.pofile import read_po
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.i18n import FALLBACK, load_catalogue, translate
+from gateway.i18n import FALLBACK, CatalogueEntry, catalogue_path, load_catalogue, parse_entries, translate
 from gateway.i18n.formats import format_day, format_file_size, format_moment, format_time_of_day
 from gateway.i18n.languages import (
     LANGUAGES,
@@ -25,7 +25,6 @@ from gateway.i18n.languages import (
     parse_language,
     resolve_language,
 )
-from gateway.i18n.message_catalogue import CatalogueEntry, catalogue_path, parse_entries
 from tests import messages
 
 OTHERS = [language for language in LANGUAGES if language != FALLBACK]

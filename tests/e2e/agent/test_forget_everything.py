@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 from agent.base.transcript_lines import utc_now
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines
-from gateway.app import Runtime, open_app
+from gateway.app.composition import open_app
+from gateway.app.runtime import Runtime
 from gateway.cli import app as cli
 from gateway.errors import UserError
 from gateway.operations.memory import MemoryOperations

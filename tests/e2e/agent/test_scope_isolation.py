@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.commands import CommandRouter
-from gateway.app import Runtime
+from agent.commands.command import CommandRouter
+from gateway.app.runtime import Runtime
 from tests.fakes.account_linking import link, settled, summarised, unlink
 from tests.fakes.documents import edit_by_hand
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

@@ -17,7 +17,9 @@ from typing import Any
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.erasure import purge_jobs
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app import ExtraChannel, ExtraPlugins, Runtime, open_app, serve
+from gateway.app.composition import open_app, serve
+from gateway.app.context import ExtraChannel, ExtraPlugins
+from gateway.app.runtime import Runtime
 from gateway.channel import Channel, ChannelContext
 from gateway.errors import OutcomeUnknown, ParlourError, StoreUnavailable, WorkerReplaced
 from gateway.events import DeliveryReceipt, InboundKind, MessagePart

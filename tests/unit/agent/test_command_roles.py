@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agent.commands import Command, CommandContext, CommandReply, CommandRouter
+from agent.commands.command import Command, CommandContext, CommandReply, CommandRouter
 from agent.tools.tool_questions import ToolQuestion
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from tests.fakes.claimed_turn import turn_of

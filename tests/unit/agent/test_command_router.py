@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.commands import CommandContext, CommandRouter
+from agent.commands.command import CommandContext, CommandRouter
 from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.text import find_command
 from tests.fakes.claimed_turn import turn_of

@@ -17,7 +17,8 @@ import pytest
 
 # Loaded before a test begins: on a busy machine that took the seconds in which the platform has to answer.
 import channels.telegram.setup  # noqa: F401
-from gateway.app import ExtraPlugins, open_app, serve
+from gateway.app.composition import open_app, serve
+from gateway.app.context import ExtraPlugins
 from gateway.health import machine_checks
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.health.doctor import collect_findings

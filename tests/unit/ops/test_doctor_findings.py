@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app import ExtraPlugins, open_app, serve
+from gateway.app.composition import open_app, serve
+from gateway.app.context import ExtraPlugins
 from gateway.errors import UserError
 from gateway.health import doctor
 from gateway.health.doctor import collect_findings

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.app import open_app
+from gateway.app.composition import open_app
 from gateway.control.registry import OPERATIONS
 from gateway.errors import UserError
 from gateway.events import Role

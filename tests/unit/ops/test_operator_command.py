@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway import installation
-from gateway.i18n.message_catalogue import FOLDER, catalogue_path, read_catalogue
+from gateway.i18n import FOLDER, catalogue_path, read_catalogue
 from gateway.installation import operator_command, with_operator_commands
 
 

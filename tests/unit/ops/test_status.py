@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app import open_app
+from gateway.app.composition import open_app
 from gateway.app.runtime import Runtime
 from gateway.control import Line
 from gateway.control.registry import bind_group

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.base.transcript_lines import utc_now
-from agent.commands import CommandRouter
+from agent.commands.command import CommandRouter
 from agent.memory.documents.scope_documents import change_diff
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.update.dreamer import DreamSchedule
-from gateway.app import ExtraPlugins
+from gateway.app.context import ExtraPlugins
 from gateway.app.models import ModelFactory
 from gateway.settings import Settings, load_settings
 from tests.fakes.dream_scene import DreamScene, add, edits, swap
