@@ -19,7 +19,7 @@ from agent.base.task_group import task_group
 from agent.base.transcript_lines import indent_lines, is_replaced
 from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
+from agent.memory.prompt.prompt_snapshot import MemoryView, ScopeMemory, opening, system_prompt
 from agent.memory.storage.messages import SenderNames
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolApprovals, allowed_question
@@ -102,9 +102,7 @@ class PromptAssembler:
         if self._auto_recall is not None and turn.message.kind is InboundKind.MESSAGE and not is_stopped:
             text = "\n".join(row.message.text for row in rows)
             recalled = await self._auto_recall.recall_before(turn.scope, text, conversation)
-        session = turn.lease.session
-        version = session.memory_version if session.scope == turn.scope else ""
-        view = (await self._memory.view(turn.scope, version)).spoken_as(profile.persona)
+        view = (await self.read_memory(turn)).spoken_as(profile.persona)
         names = conversation.speaker_names
         for each in (*background, *(row.message for row in (*notes, *rows))):
             names.note(each.sender.id, clean_name(each.sender.name))
@@ -137,6 +135,11 @@ class PromptAssembler:
             replay_from=plan.replay_from,
         )
         draft.open([*turn_opening.lines, *lines, *plan.lines], turn_opening.blobs, rows)
+
+    async def read_memory(self, turn: Turn) -> MemoryView:
+        """Return what the turn's scope remembers; it is kept for the next call."""
+        session = turn.lease.session
+        return await self._memory.view(turn.scope, session.memory_version if session.scope == turn.scope else "")
 
     async def _denial_lines(self, turn: Turn) -> list[Line]:
         """Return the line that tells which calls were denied since the last turn; its jobs end with the turn."""

@@ -192,7 +192,12 @@ class TurnServices:
         if turn.message.chat_kind is ChatKind.DIRECT and len(turn.accounts) > 1:
             await self._note_chat(turn)
         await self.profiles.note(turn.key, turn.message.guild)
-        opened = await self.conversations.open(turn.lease.session, turn.scope, window=turn.profile.memory_window)
+        is_open = self.conversations.is_open(turn.key)
+        opening = self.conversations.open(turn.lease.session, turn.scope, window=turn.profile.memory_window)
+        if is_open:
+            opened = await opening
+        else:  # both wait for the disk
+            opened, _ = await asyncio.gather(opening, self.assembler.read_memory(turn))
         turn.use(opened)
         return opened
 

@@ -127,7 +127,7 @@ class SqlDocuments:
                 return rev, []
             return rev, database.execute(_ALIVE, columns).fetchall()
 
-        rev, rows = await self._engine.writer.submit(read)
+        rev, rows = await self._engine.read(read)
         if not rev:
             return ScopeDocument(name=name, text="", rev="")
         if rows:
@@ -146,7 +146,7 @@ class SqlDocuments:
     async def epoch(self, scope: str) -> str:
         """Return the epoch."""
         columns = (quote(scope),)
-        found = await self._engine.writer.submit(lambda database: database.execute(_EPOCH, columns).fetchone())
+        found = await self._engine.read(lambda database: database.execute(_EPOCH, columns).fetchone())
         return unquote(found[0]) if found is not None else ""
 
     async def change(
@@ -235,7 +235,7 @@ class SqlDocuments:
         def read(database: Database) -> tuple[list[Any], list[Any]]:
             return database.execute(_HEADS, columns).fetchall(), database.execute(_REVS, columns).fetchall()
 
-        rows, documents = await self._engine.writer.submit(read)
+        rows, documents = await self._engine.read(read)
         found = {unquote(scope): (number, unquote(epoch)) for scope, number, epoch in rows}
         revs: dict[str, dict[str, str]] = {}
         for scope, name, rev in documents:
@@ -252,13 +252,13 @@ class SqlDocuments:
         """Return the documents after the change *number*, by default the newest one, without empty ones."""
         after = 2**62 if number is None else number
         columns = (quote(scope), after, after)
-        rows = await self._engine.writer.submit(lambda database: database.execute(_ALIVE_AT, columns).fetchall())
+        rows = await self._engine.read(lambda database: database.execute(_ALIVE_AT, columns).fetchall())
         return _texts(rows, after)
 
     async def log(self, scope: str, *, limit: int, since: int = 0) -> Sequence[DocumentChange]:
         """Return the newest changes with a higher number than *since*, the newest first."""
         columns = (quote(scope), since, limit)
-        rows = await self._engine.writer.submit(lambda database: database.execute(_NEWEST, columns).fetchall())
+        rows = await self._engine.read(lambda database: database.execute(_NEWEST, columns).fetchall())
         return list(map(_change, rows))
 
     async def find(self, scope: str, id_: str) -> DocumentChange | None:
@@ -266,7 +266,7 @@ class SqlDocuments:
         if len(id_) < _SHORTEST or not (id_.isascii() and id_.isalnum()):
             return None
         columns = (quote(scope), *_beginning(id_.lower()))
-        rows = await self._engine.writer.submit(lambda database: database.execute(_BY_ID, columns).fetchall())
+        rows = await self._engine.read(lambda database: database.execute(_BY_ID, columns).fetchall())
         return _change(rows[0]) if len(rows) == 1 else None
 
     async def changed_texts(self, scope: str, change: DocumentChange) -> Mapping[str, tuple[str, str]]:
@@ -279,7 +279,7 @@ class SqlDocuments:
                 database.execute(_ALIVE_AT, lines).fetchall() if [each[0] for each in found] == [change.number] else []
             )
 
-        rows = await self._engine.writer.submit(read)
+        rows = await self._engine.read(read)
         if not rows:
             return {}
         before, after = _texts(rows, change.number - 1), _texts(rows, change.number)
@@ -297,7 +297,7 @@ class SqlDocuments:
             (added,) = database.execute(_FIRST_ADDED, (*columns, found)).fetchone()
             return database.execute(_BY_NUMBER, (columns[0], added)).fetchone()
 
-        found = await self._engine.writer.submit(read)
+        found = await self._engine.read(read)
         return _change(found) if found is not None else None
 
     async def states(self, scope: str, *, since: int = 0, limit: int | None = None) -> Sequence[DocumentState]:
@@ -314,7 +314,7 @@ class SqlDocuments:
                 return [], []
             return changes, database.execute(_LINES_OF, (columns[0], changes[-1][0], since)).fetchall()
 
-        changes, rows = await self._engine.writer.submit(read)
+        changes, rows = await self._engine.read(read)
         return await asyncio.to_thread(_StoredStates, changes, rows, since)
 
     async def replace(

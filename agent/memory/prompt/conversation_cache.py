@@ -61,6 +61,10 @@ class ConversationCache:
             self._open.popitem(last=False)
         return cold
 
+    def is_open(self, key: SessionKey) -> bool:
+        """Return True if the conversation of *key* is in memory; changes by others may still have to be read."""
+        return key in self._open
+
     def forget(self, key: SessionKey) -> None:
         """Let go of a conversation; the next opening reads it again."""
         self._open.pop(key, None)

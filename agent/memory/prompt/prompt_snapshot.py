@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
@@ -152,11 +153,10 @@ class ScopeMemory:
         if known is not None and known.state == state:
             self._views[scope] = replace(known, seen=seen)
             return known.view
-        read = [
-            (await self._documents.read(each, name)).text if name in heads[each].revs else ""
-            for each, name in _sources(scope)
-        ]
-        own_soul, soul, user, memory, shared = (each.strip() for each in read)
+        stored = [(each, name) for each, name in _sources(scope) if name in heads[each].revs]
+        texts_read = await asyncio.gather(*(self._documents.read(each, name) for each, name in stored))
+        found = {source: document.text.strip() for source, document in zip(stored, texts_read, strict=True)}
+        own_soul, soul, user, memory, shared = (found.get(source, "") for source in _sources(scope))
         texts = (own_soul or soul, user, memory, shared)
         rev = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
         epoch = " ".join(epochs).strip()
