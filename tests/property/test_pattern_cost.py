@@ -23,7 +23,6 @@ from typing import Any, TypeAlias
 import pytest
 import regex
 
-from agent.memory.editing import edit_simulation as edit_review
 from agent.memory.erasure import embedded_text, phrase_matcher, purge_jobs
 from agent.memory.search import query, time_grammar
 from agent.turns import answer_links
@@ -163,7 +162,6 @@ def built() -> Iterator[Found]:
         "agent/turns/answer_links.py": [
             re.compile(f"{answer_links._BEFORE}(?:{re.escape('a.a/' * 9)}){answer_links._BEYOND}", re.IGNORECASE)
         ],
-        "agent/memory/editing/edit_simulation.py": [edit_review._sensitive()],
         "agent/memory/erasure/embedded_text.py": [
             embedded_text._pattern(words, each) for each in ("utf-8", "utf-16-le")
         ],
@@ -193,7 +191,6 @@ def built() -> Iterator[Found]:
 RUN_TIME = {  # functions that compile a pattern, and what they make it of
     "agent/turns/answer_links.py": "escaped addresses between two fixed sides",
     "agent/llm/model_table.py": "an escaped name of a model, in the operator's table",
-    "agent/memory/editing/edit_simulation.py": "a fixed list of words",
     "agent/memory/erasure/embedded_text.py": "letters of the words to erase",
     "agent/memory/erasure/phrase_matcher.py": "the escaped words to erase",
     "agent/memory/erasure/purge_jobs.py": "escaped ids",

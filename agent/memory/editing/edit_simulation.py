@@ -3,9 +3,7 @@
 Nothing that was remembered disappears without an operation that names it, removals have a limit, and a fact that is
 known is not added again. Everything is pure: the same edits of the same texts give the same result after a crash.
 
-Edits that change the meaning of a line need a message of the person that says the same: a denial, and any change of
-names, family, permissions, health or money. Word lists in English, German, French, Spanish and Chinese; matched by word
-beginnings.
+A denial of a line needs a message of the person that says the same.
 """
 
 from __future__ import annotations
@@ -13,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cache
-
-import regex
 
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.entry_matching import (
@@ -148,7 +143,7 @@ class EditSimulation:
 
     def _review(self, edit: DocumentEdit, after: str, *, is_loss: bool) -> ReviewReason | None:
         before = self.texts[edit.document]
-        if _changes_meaning(edit, before):
+        if _is_denial(edit, before):
             return ReviewReason.MEANING
         if is_loss and not self._may_lose:
             return ReviewReason.MANY
@@ -247,13 +242,13 @@ def _supersedes(new: AnalyzedEntry, entry: AnalyzedEntry) -> bool:
     return is_there and begins_alike(new, entry) and says_more
 
 
-def _changes_meaning(edit: DocumentEdit, text: str) -> bool:
-    """Return True if the edit changes what something means, and the person did not say so."""
+def _is_denial(edit: DocumentEdit, text: str) -> bool:
+    """Return True if the edit denies what is known, and the person did not say so."""
     if edit.has_evidence:
         return False
     old, new = changed_texts(edit.operation)
-    if needs_evidence(old, new):
-        return True
+    if old and new:
+        return extract_words(old).is_negated is not extract_words(new).is_negated
     known = [analyze(each) for each in parse(text)] if not old else []
     return any(denies(analyze(each), one) for each in parse(new) for one in known)
 
@@ -301,50 +296,7 @@ def _is_named(entry: MemoryEntry, operation: Operation) -> bool:
     return any(line.strip() in named for line in entry.raw.splitlines())
 
 
-# -- changes of meaning ----------------------------------------------------------------------------
-
-
-@cache
-def _sensitive() -> regex.Pattern[str]:
-    # Compiled when an edit is first looked at: a quarter of a MB, and a part of each start.
-    return regex.compile(
-        r"(?<![\p{L}\p{N}])(?:"
-        # health
-        r"al+erg|intoleran|intol[eé]r|unverträg|celiac|coeliac|zöliak|cel[ií]ac|diabet|asthma|asma\b|epilep|pregnan|schwanger"
-        r"|enceinte|embaraz|medic|medik|médic|insulin|penicil|blood|blut|sang\b|sangre|cancer|krebs|cáncer|hiv\b|aids\b"
-        r"|disab|behinder|handicap|discapac|depress|depri|therap|terapi|thérap|diagnos|disease|illness|krank|malad|enferm"
-        r"|vaccin|impf|vacun|surgery|operation\b|dose\b|dosage|vegan|vegetari|végétari|halal|kosher|koscher"
-        # identity
-        r"|names?\b|named|called|born|birth|geboren|geburt|heißt|heisst|appelle|nom\b|prénom|née?\b|naissance|nombre|llama"
-        r"|naci|cumplea|marri|verheirat|mariée?|casad|divorc|geschieden|wife|husband|spouse|ehefrau|ehemann|femme|mari\b"
-        r"|esposa|esposo|marido|son\b|daughter|mother|father|sister|brother|sohn|tochter|mutter|vater|schwester|bruder|fils"
-        r"|fille|mère|père|sœur|frère|hij[oa]|madre|padre|herman[oa]|partner|gender|geschlecht|pronoun|national|staatsang"
-        r"|citizen|religio|passport|pass(?:nummer)?\b"
-        # permissions
-        r"|may\b|allow|permi|authori[sz]|autori[sz]|admin|owner|access|password|trusted|approv|entitled|darf|dürf|erlaub"
-        r"|berechtig|zugriff|zugang|passwort|accès|droits?\b|contraseña|acceso|mot de passe"
-        # money
-        r"|salar|wage|income|account|iban|banks?\b|bank(?:ing|konto)|pays?\b|paid|owes?\b|debt|loan|price|budget|invoice|rent"
-        r"|tax|credit|gehalt|lohn|konto|schuld|kredit|preis|rechnung|miete|steuer|salaire|compte|banque|dette|prix|facture"
-        r"|loyer|impôt|sueldo|cuenta|banco|deuda|préstamo|precio|factura|alquiler|impuesto|eur\b|usd\b|euros?\b|dollars?\b"
-        r")|[$€£¥]"
-        # the same in Chinese
-        r"|过敏|糖尿|哮喘|怀孕|癌|药|血|疾?病|残疾|手术|疫苗|素食|清真|姓|名字|叫|出生|生日|结婚|离婚|妻子|丈夫|儿子|女儿|母亲|父亲|妈妈"
-        r"|爸爸|兄弟|姐妹|国籍|护照|允许|可以|权限|管理员|密码|批准|工资|收入|账[户号]|银行|欠|债|贷款|价格|预算|发票|租金?|税|元",
-        regex.IGNORECASE,
-    )
-
-
-def needs_evidence(old: str, new: str) -> bool:
-    """Return True if replacing *old* by *new* changes what it means; an addition has no *old*, a removal no *new*."""
-    if not new:
-        return bool(_sensitive().search(old))
-    before, after = extract_words(old), extract_words(new)
-    if not old:
-        return after.is_negated and bool(_sensitive().search(new))
-    if before.is_negated is not after.is_negated:
-        return True
-    return bool(_sensitive().search(f"{old}\n{new}")) and bool(_added(before, after) or _added(after, before))
+# -- evidence --------------------------------------------------------------------------------------
 
 
 def with_evidence(edit: DocumentEdit, messages: Sequence[tuple[int, str]], numbers: Collection[int]) -> DocumentEdit:

@@ -61,7 +61,7 @@ class ReviewReason(StrEnum):
     MANY = "many"  # it removes more than a quarter of the entries, and more than three
     EMPTY = "empty"  # it leaves nothing
     OVER_BUDGET = "over budget"
-    MEANING = "meaning"  # it denies a fact, or changes identity, permissions, health or money, without evidence
+    MEANING = "meaning"  # it denies a fact, and no person said so
     UNTRUSTED = "untrusted"  # it comes from content written by third parties
     PERSONA = "soul"  # a group proposes a change of SOUL.md
     TOO_LARGE = "too large"  # the document is far over its budget
