@@ -134,7 +134,7 @@ class _UnpackedArchive:
     found: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> size, hash
     manifest: dict[str, Any] | None = None
 
-    def take(self, member: TarMember) -> None:
+    def count(self, member: TarMember) -> None:
         """Count a member; raise UserError when it is one too many."""
         self.bytes_left -= member.size
         if self.bytes_left < 0:
@@ -142,7 +142,7 @@ class _UnpackedArchive:
         if len(self.found) >= self.limits.files:
             raise UserError(f"{self.source} contains more than {self.limits.files:,} files; nothing was changed")
 
-    def look_at_the_clock(self) -> None:
+    def check_time(self) -> None:
         """Raise UserError when it has taken too long."""
         if time.monotonic() > self.ends_at:
             hours = self.limits.seconds / 3600
@@ -155,12 +155,12 @@ def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _UnpackedArch
     try:
         with open_archive(source) as members:
             for member in members:
-                unpacked.look_at_the_clock()
+                unpacked.check_time()
                 if member.name == MANIFEST:
                     unpacked.manifest = _read_manifest(member, unpacked)
                     continue
                 place = staging / _safe_name(member)
-                unpacked.take(member)
+                unpacked.count(member)
                 place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 unpacked.found[member.name] = _write_member(member, place, unpacked)
     except FileNotFoundError:
@@ -192,7 +192,7 @@ def _write_member(member: TarMember, place: Path, unpacked: _UnpackedArchive) ->
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "wb") as out:
         while block := member.read(BLOCK):
-            unpacked.look_at_the_clock()
+            unpacked.check_time()
             out.write(block)
             digest.update(block)
             size += len(block)

@@ -112,10 +112,10 @@ class StoreWatcher:
             await asyncio.wait({self._measuring}, timeout=wait.total_seconds())
             if not self._measuring.done():
                 seconds = round(self._deadline.total_seconds())
-                return self._note(f"it has not answered for {seconds} s: it hangs, or another session holds a lock")
+                return self._record(f"it has not answered for {seconds} s: it hangs, or another session holds a lock")
             cause, self._measuring = self._measuring.result(), None
             if cause or loop.time() - self._began <= self._deadline.total_seconds():
-                return self._note(cause)
+                return self._record(cause)
 
     async def _write(self) -> str:
         """Return why the store cannot be written; "" if it can."""
@@ -131,7 +131,7 @@ class StoreWatcher:
             log.exception("store.measurement_failed")
         return ""
 
-    def _note(self, cause: str) -> StoreState:
+    def _record(self, cause: str) -> StoreState:
         now, before = self._now(), self._state
         is_writable = not cause
         changed = before is None or before.is_writable is not is_writable
@@ -142,11 +142,11 @@ class StoreWatcher:
         self._meter.gauge("store_writable", float(is_writable))
         if not is_writable:
             self._forget_gauges()
-        self._note_outage(state, now)
+        self._record_outage(state, now)
         self._log(state, now)
         return state
 
-    def _note_outage(self, state: StoreState, now: datetime) -> None:
+    def _record_outage(self, state: StoreState, now: datetime) -> None:
         outage = self._outage
         if not state.is_writable:
             self._outage = StoreOutage(since=outage.since if outage else now, until=now, cause=state.cause)

@@ -133,12 +133,12 @@ class ModelClient:
             else:
                 self._note_faults(faults)
                 if self._observer is not None:
-                    self._observer.note_answer(each.sized_as)
+                    self._observer.record_answer(each.sized_as)
                 return reply
         # Whoever asked reads about the first model, since none answered.
         self._note_faults(faults, chat=request.chat if request.purpose == "answer" else "")
         if self._observer is not None:
-            self._observer.note_failure()
+            self._observer.record_failure()
         assert first is not None  # noqa: S101 - models is not empty
         raise first
 
@@ -146,7 +146,7 @@ class ModelClient:
         """Report the permanent *faults*; the first one is shown in *chat*."""
         for n, (sized_as, error) in enumerate(faults):
             if self._observer is not None and error.cause is not None and error.cause.is_permanent:
-                self._observer.note_fault(sized_as, error.cause, "" if n else chat)
+                self._observer.record_fault(sized_as, error.cause, "" if n else chat)
 
     async def _know(self, each: _NamedModel) -> None:
         """Look up the model's window, once."""

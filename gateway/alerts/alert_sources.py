@@ -118,19 +118,19 @@ class ModelSource:
         self._has_answered = False
         self._faults: dict[str, _ModelFault | None] = {}  # by model; None = it has answered since
 
-    def note_answer(self, model: str) -> None:
-        """Note that *model* answered a call."""
+    def record_answer(self, model: str) -> None:
+        """Record that *model* answered a call."""
         self._failing, self._has_answered = None, True
         self._faults[model] = None
 
-    def note_failure(self) -> None:
-        """Note that no model answered a call."""
+    def record_failure(self) -> None:
+        """Record that no model answered a call."""
         now = self._now()
         first, last = self._failing or (now, now)
         self._failing = (now if now - last > MODEL_FORGETS else first, now)
 
-    def note_fault(self, model: str, cause: FailureCause, chat: str = "") -> None:
-        """Note that *model* fails until a person has repaired *cause*; another model may answer the same call.
+    def record_fault(self, model: str, cause: FailureCause, chat: str = "") -> None:
+        """Record that *model* fails until a person has repaired *cause*; another model may answer the same call.
 
         *chat* is where the cause is shown, if its sender is an owner; "" if it is shown nowhere.
         """

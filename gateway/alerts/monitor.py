@@ -117,16 +117,16 @@ class AlertMonitor:
             if self._store.gateway:
                 self._gateways = await self._store.gateways()
             await self._count_lost(self._causes)
-            taken: set[str] = set()
+            observed: set[str] = set()
             for name, source in self._sources.items():
                 for seen in await self._ask(name, source, self._causes):
-                    taken.add(seen.cause)
-                    await self._take(seen, self._causes)
+                    observed.add(seen.cause)
+                    await self._apply(seen, self._causes)
             # Alerts that wait for their hour or for a reachable owner are sent without a new observation.
-            for alert in [alert for cause, alert in self._causes.items() if cause not in taken]:
+            for alert in [alert for cause, alert in self._causes.items() if cause not in observed]:
                 is_gone = bool(alert.seen_by) and not self._gateways & alert.seen_by.keys()
                 observation = Observation(cause=alert.cause, stage=None, is_gone=is_gone)
-                await self._take(observation, self._causes)
+                await self._apply(observation, self._causes)
         except StoreUnavailable as error:
             log.warning("alerts.wait_for_store", reason=str(error))
 
@@ -139,7 +139,7 @@ class AlertMonitor:
         dead = await self._store.dead(sent) if sent else frozenset()
         for cause, alert in [(cause, alert) for cause, alert in causes.items() if dead & {*alert.owners.notices}]:
             causes[cause] = replace(alert, owners=mark_undelivered(alert.owners, dead))
-            if not await self._store.note(causes[cause], before=alert, at=now):
+            if not await self._store.save(causes[cause], before=alert, at=now):
                 continue  # another gateway has
             log.warning("alert.lost", cause=cause, owners=len(dead & {*alert.owners.notices}))
         self._looked_after = now
@@ -159,15 +159,15 @@ class AlertMonitor:
         self._broken.discard(name)
         return found
 
-    async def _take(self, observation: Observation, causes: dict[str, Alert]) -> None:
+    async def _apply(self, observation: Observation, causes: dict[str, Alert]) -> None:
         for _ in range(_CONFLICTS):
-            if await self._take_once(observation, causes):
+            if await self._try_apply(observation, causes):
                 return
             causes |= {alert.cause: alert for alert in await self._store.all()}
             if observation.mark:
                 return  # what happened since the other gateway's mark is asked for at the next look
 
-    async def _take_once(self, observation: Observation, causes: dict[str, Alert]) -> bool:
+    async def _try_apply(self, observation: Observation, causes: dict[str, Alert]) -> bool:
         """Store the cause's new state and its notifications; False if another gateway has changed it before."""
         now = self._now()
         before = causes.get(observation.cause)
@@ -190,7 +190,7 @@ class AlertMonitor:
             )
         if to_monitor is not None:
             after = replace(after, monitor=mark_notified(alert, alert.monitor, to_monitor, now, notices=("log",)))
-        if after != before and not await self._store.note(after, before=before, notices=notices, posts=posts, at=now):
+        if after != before and not await self._store.save(after, before=before, notices=notices, posts=posts, at=now):
             return False
         causes[observation.cause] = after
         if to_monitor is not None:
@@ -299,8 +299,8 @@ class StoreNotifier:
     now: Callable[[], datetime]
     addresses: Sequence[OwnerAddress] = field(default=(), init=False)  # as of the last time that the store answered
     _asked_at: datetime | None = field(default=None, init=False)
-    _told: Alert | None = field(default=None, init=False)  # of the outage that is there
-    _told_at: datetime | None = field(default=None, init=False)  # of any outage
+    _notified: Alert | None = field(default=None, init=False)  # of the outage that is there
+    _notified_at: datetime | None = field(default=None, init=False)  # of any outage
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -311,22 +311,22 @@ class StoreNotifier:
             await asyncio.sleep(_LOOK_EVERY.total_seconds())
 
     async def look(self, state: StoreState, now: datetime) -> None:
-        """Tell once that the outage is one, and the webhook that it is over; otherwise keep the addresses fresh."""
+        """Notify once that the outage is one, and the webhook that it is over; otherwise keep the addresses fresh."""
         since = self.watcher.trouble_since
-        if since is None and self._told is not None:
+        if since is None and self._notified is not None:
             if self.webhook is not None:
-                self.webhook.post_now(self.to.origin.alert(self._told, NotificationKind.OVER, now))
-            self._told = None
+                self.webhook.post_now(self.to.origin.alert(self._notified, NotificationKind.OVER, now))
+            self._notified = None
         if state.is_writable:
             if self._asked_at is None or not timedelta() <= now - self._asked_at < _ADDRESSES_EVERY:
                 self._asked_at = now
                 await self._find_addresses()
-        elif since is not None and self._told is None and now - since >= STORE_AFTER and self._may_tell(now):
-            await self._tell(since, state.cause, now)
+        elif since is not None and self._notified is None and now - since >= STORE_AFTER and self._may_notify(now):
+            await self._notify(since, state.cause, now)
 
-    def _may_tell(self, now: datetime) -> bool:
+    def _may_notify(self, now: datetime) -> bool:
         """Return True if no message was sent within the hour: a server may come and go for a day."""
-        return self._told_at is None or not timedelta() <= now - self._told_at < EVERY
+        return self._notified_at is None or not timedelta() <= now - self._notified_at < EVERY
 
     async def _find_addresses(self) -> None:
         try:
@@ -335,7 +335,7 @@ class StoreNotifier:
         except (StoreUnavailable, TimeoutError):
             self._asked_at = None
 
-    async def _tell(self, since: datetime, cause: str, now: datetime) -> None:
+    async def _notify(self, since: datetime, cause: str, now: datetime) -> None:
         alert = Alert(
             cause="store",
             since=since,
@@ -344,7 +344,7 @@ class StoreNotifier:
             fields=store_fields(cause),
             level="critical",
         )
-        self._told, self._told_at = alert, now
+        self._notified, self._notified_at = alert, now
         self.meter.count("alerts", cause="store", news=NotificationKind.TROUBLE.value)
         if self.webhook is not None:
             self.webhook.post_now(self.to.origin.alert(alert, NotificationKind.TROUBLE, now))

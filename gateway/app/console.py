@@ -102,7 +102,7 @@ class PageVisitors:
         found = await asyncio.gather(*map(administers, chats))
         return [str(key) for key, is_theirs in zip(chats, found, strict=True) if is_theirs]
 
-    async def note(self, who: str, what: str, whom: str) -> None:
+    async def record_call(self, who: str, what: str, whom: str) -> None:
         """Write an audit entry about a call that is going to run."""
         line = actor_outside(self.account(who)).to_entry(what, whom, self.app.now())
         await self.app.store.access.change(AccessChange(line=line))

@@ -39,13 +39,13 @@ def import_folder(
     if as_json and not is_dry and not is_sure:
         raise UserError("--json cannot ask; add --dry-run to preview, or --yes to import")
 
-    def take(*, dry: bool) -> Sequence[Line]:
-        return asyncio.run(_take(settings, system, folder.absolute(), person, mapped, dry))
+    def import_once(*, dry: bool) -> Sequence[Line]:
+        return asyncio.run(_import_data(settings, system, folder.absolute(), person, mapped, dry))
 
     if not is_dry and not is_sure:
-        _show(take(dry=True))
+        _show(import_once(dry=True))
         typer.confirm("Import this?", abort=True)
-    lines = take(dry=is_dry)
+    lines = import_once(dry=is_dry)
     if as_json:
         print_json(lines)
         return
@@ -68,7 +68,7 @@ def _show(lines: Sequence[Line]) -> None:
         typer.echo(strip_control_characters(f"  {line['source']}: {line['why']}"))
 
 
-async def _take(
+async def _import_data(
     settings: Settings, system: str, folder: Path, person: str, mapped: Sequence[str], is_dry: bool
 ) -> Sequence[Line]:
     async with connect(Home(settings.home)) as client:

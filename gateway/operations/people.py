@@ -523,7 +523,7 @@ class PeopleOperations(OperationGroup):
         account, erasure = self._account(person), self._app.memory.erasure
         is_known = await self._is_known(account)
         if is_known:
-            await self._note(account)
+            await self._record_erasure(account)
         try:
             erased = await erasure.scope_eraser.erase_person(account)
         except OSError as error:
@@ -534,7 +534,7 @@ class PeopleOperations(OperationGroup):
                     f"nothing is stored about {account.label}; `parlour memory` and `parlour people list` list people."
                     " In groups, `/forget NAME --purge` removes quoted messages of a person by name"
                 )
-            await self._note(account)
+            await self._record_erasure(account)
         kinds = {PlatformAccount.from_name(each.removeprefix(PEOPLE)).kind for each in erased.scopes}
         saves_files = not erasure.saving_platforms.isdisjoint(kinds)
         stays = saves_files and await asyncio.to_thread(has_downloads, self._app.home.path)
@@ -553,7 +553,7 @@ class PeopleOperations(OperationGroup):
             return True
         return bool(await self._app.store.access.audit(about=account.label, limit=1))
 
-    async def _note(self, account: PlatformAccount) -> None:
+    async def _record_erasure(self, account: PlatformAccount) -> None:
         """Record in the audit that *account* is to be erased, and drop its pairing requests."""
         accounts = self._accounts(account)
         await self._app.access.decisions.note_forgetting(account.label, accounts, caller())

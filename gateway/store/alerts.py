@@ -111,7 +111,7 @@ class SqlAlerts:
         """Return every cause that was ever noted, the latest trouble first."""
         return await self._engine.writer.submit(load_alerts)
 
-    async def note(
+    async def save(
         self,
         alert: Alert,
         *,

@@ -109,7 +109,7 @@ class WebConsole:
         if run is None:
             return JSONResponse(_STARTING, 503)
         if rule.audit is AuditRule.CALL:
-            await self._visitors.note(who, f"console {name}", subject)
+            await self._visitors.record_call(who, f"console {name}", subject)
         # The operation runs in a task of its own, which takes this context along.
         token = ACTING.set(actor_outside(self._visitors.account(who)))
         try:

@@ -35,8 +35,8 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(backend: StoreBacke
             stage=2, at=at, worst=2, waiting=3, told=2, is_owed=True, notices=("a1", "a2"), counted=2, lost=1
         ),
     )
-    await store.alerts.note(alert, notices=[notice()], posts=["{}"], at=at)
-    await store.alerts.note(alert, notices=[notice()], at=at)
+    await store.alerts.save(alert, notices=[notice()], posts=["{}"], at=at)
+    await store.alerts.save(alert, notices=[notice()], at=at)
     store = await backend.reopen()
     assert await store.alerts.all() == (alert,)
     (delivery,) = await store.outbox.undelivered(OWNER)
@@ -49,7 +49,7 @@ async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(backend: St
     """What is put off comes back later with its attempts counted; what stands behind it keeps its place."""
     store = await backend.open()
     at = backend.wall.now()
-    await store.alerts.note(Alert(cause="disk", since=at), posts=["1", "2"], at=at)
+    await store.alerts.save(Alert(cause="disk", since=at), posts=["1", "2"], at=at)
     first, second = await store.alerts.posts(due=at, limit=10)
     await store.alerts.postpone(first, at + timedelta(minutes=1))
     assert await store.alerts.posts(due=at, limit=10) == ()
@@ -70,7 +70,7 @@ async def test_what_was_given_up_is_told_once_and_our_own_notices_never(backend:
     parts = parts_of(delivery.message, 2)
     await store.outbox.freeze(delivery.message, parts)
     await store.outbox.dead_letter(parts[0], "403 blocked")
-    await store.alerts.note(Alert(cause="disk", since=backend.wall.now()), notices=[notice()], at=backend.wall.now())
+    await store.alerts.save(Alert(cause="disk", since=backend.wall.now()), notices=[notice()], at=backend.wall.now())
     ours = parts_of(notice(), 1)
     assert [row.state for row in await store.outbox.freeze(notice(), ours)] == [PartState.SENDING]
     await store.outbox.dead_letter(ours[0], "403 blocked")

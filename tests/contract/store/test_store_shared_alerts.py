@@ -127,9 +127,9 @@ async def test_a_cause_that_another_gateway_has_changed_is_not_stored(team: Work
     """The state before is compared; a post is with one gateway at a time."""
     first, second = await team.open(), await team.open()
     alert = Alert(cause="disk", since=START, seen_by={"a": 1})
-    assert await first.alerts.note(alert, posts=["1"], at=START)
-    assert not await second.alerts.note(replace(alert, stage=1), posts=["2"], at=START)
-    assert await second.alerts.note(replace(alert, stage=1), before=alert, at=START)
+    assert await first.alerts.save(alert, posts=["1"], at=START)
+    assert not await second.alerts.save(replace(alert, stage=1), posts=["2"], at=START)
+    assert await second.alerts.save(replace(alert, stage=1), before=alert, at=START)
     assert await first.alerts.all() == (replace(alert, stage=1),)
     assert [post.body for post in await first.alerts.posts(due=START, limit=10)] == ["1"]
     assert await second.alerts.posts(due=START, limit=10) == ()

@@ -389,14 +389,14 @@ async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_retur
     await scene.start()
     for minute in (1, 5, 10):
         await scene.until(minute)
-        model.note_failure()
+        model.record_failure()
     await scene.until(60)
     assert scene.told(OWNER_HERE) == []
     for minute in (61, 66, 72):
         await scene.until(minute)
-        model.note_failure()
+        model.record_failure()
     await scene.until(73)
-    model.note_answer("m")
+    model.record_answer("m")
     await scene.until(74)
     first, second = scene.told(OWNER_HERE)
     assert first.startswith("No model has answered since 2026-11-21 22:")
@@ -410,17 +410,17 @@ async def test_a_cause_that_a_person_repairs_is_told_at_once_and_once(tmp_path: 
     scene = AlertScene(tmp_path / "home", clock, lambda scene: {"model": model})
     await scene.start()
     for minute in (1, 2, 3):
-        model.note_fault("openai/gpt-5", FailureCause.KEY)
+        model.record_fault("openai/gpt-5", FailureCause.KEY)
         assert model.check_now.is_set()
         await scene.until(minute)
     assert scene.told(OWNER_HERE) == [
         "The model openai/gpt-5 does not answer. The provider rejected the API key. Check `llm.api_key`, or run"
         " `make init` to enter another one."
     ]
-    model.note_fault("openai/gpt-5", FailureCause.ACCOUNT)
-    model.note_fault("other", FailureCause.CERTIFICATE_EXPIRED)
+    model.record_fault("openai/gpt-5", FailureCause.ACCOUNT)
+    model.record_fault("other", FailureCause.CERTIFICATE_EXPIRED)
     await scene.until(4)
-    model.note_answer("openai/gpt-5")
+    model.record_answer("openai/gpt-5")
     await scene.until(5)
     lines = scene.told(OWNER_HERE)[1:]
     assert [line[:45] for line in lines] == [
@@ -441,13 +441,13 @@ async def test_a_fault_of_a_model_that_was_replaced_ends_silently(tmp_path: Path
 
     scene = AlertScene(tmp_path / "home", clock, sources)
     await scene.start()
-    models[-1].note_fault("old/model", FailureCause.KEY)
+    models[-1].record_fault("old/model", FailureCause.KEY)
     await scene.until(1)
     await scene.kill()
     await scene.start()
     await scene.until(2)
     assert scene.watch.active_alerts() == ("model_fault.key.old/model",)  # nothing has answered yet
-    models[-1].note_answer("new/model")
+    models[-1].record_answer("new/model")
     await scene.until(3)
     assert scene.watch.active_alerts() == ()
     assert len(scene.told(OWNER_HERE)) == 1

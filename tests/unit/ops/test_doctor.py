@@ -278,7 +278,7 @@ async def test_what_owners_were_told_and_what_nobody_could_tell_them(environment
         Alert(cause="set-aside", since=now, mark="-"),
     ]
     for row in rows:
-        await store.alerts.note(row, at=now)
+        await store.alerts.save(row, at=now)
     await store.close()
     found = await run_doctor(environment, is_offline=True)
     warned = failing(found, FindingLevel.WARN)
