@@ -75,9 +75,9 @@ async def test_the_overview_shows_alerts_open_and_over(chromium: Browser) -> Non
     async with console_people() as people:
         store, now = people.up.app.store.alerts, datetime.now(UTC)
         told = NotificationState(stage=1, at=now, told=1)
-        await store.note(Alert(cause="model", stage=1, since=now, line="alerts.model_failing", owners=told), at=now)
+        await store.save(Alert(cause="model", stage=1, since=now, line="alerts.model_failing", owners=told), at=now)
         gone = Alert(cause="channel.x", since=now, line="alerts.channel_down", fields={"channel": "x"})
-        await store.note(gone, at=now)
+        await store.save(gone, at=now)
         page = await visit(chromium, people)
         alerts = page.get_by_role("table", name="Alerts")
         failing = alerts.get_by_role("row", name="No model has answered since")

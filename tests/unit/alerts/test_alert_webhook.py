@@ -91,7 +91,7 @@ async def queue(store: SqlStore, clock: VirtualClock, *names: str) -> None:
     """Have the watch queue a text for each name."""
     for name in names:
         body = json.dumps({"kind": "alert", "id": name})
-        await store.alerts.note(Alert(cause=name, since=clock.now()), posts=[body], at=clock.now())
+        await store.alerts.save(Alert(cause=name, since=clock.now()), posts=[body], at=clock.now())
 
 
 async def test_what_failed_comes_again_in_order_and_once(clock: VirtualClock, monitoring: MonitoringServer) -> None:
