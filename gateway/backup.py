@@ -27,8 +27,7 @@ from gateway.home import SCHEMA, Home, schema_of
 from gateway.installation import package_version
 from gateway.journal_file import MOVED, STAMP
 from gateway.ports.memory import CACHE, MIRROR, is_mirrored
-from gateway.settings import setting_names
-from gateway.settings.resolve import normalize_names
+from gateway.settings.setting_names import known_paths, normalize_names
 from gateway.settings.setting_types import LEFT_OUT
 from gateway.settings.sources import FILE_NAMES, SettingLeaf, read_file, read_text
 from gateway.store.inspection import count_people, count_turns
@@ -360,7 +359,7 @@ def redact_settings(file: Path) -> tuple[str | None, list[str]]:
 def _holds_secret(leaf: SettingLeaf) -> bool:
     """Return True if the leaf's path is a secret's. Unknown names count if they contain a word like "token"."""
     sounds_secret = any(word in leaf.path[-1] for word in ("token", "secret", "password", "api_key", "webhook"))
-    known = set(setting_names.known_paths({}))
+    known = set(known_paths({}))
     path = ".".join(leaf.path)
     if path in known:
         return path in set(_secret_paths())
@@ -371,7 +370,7 @@ def _holds_secret(leaf: SettingLeaf) -> bool:
 
 def _secret_paths() -> Iterator[str]:
     """Yield the dotted names of the tree's own secrets."""
-    for path in setting_names.known_paths({}):
+    for path in known_paths({}):
         if path.endswith("_file"):
             yield path.removesuffix("_file")
 

@@ -29,7 +29,7 @@ from gateway.ports.channel import EventOrigin, PlatformEvent, ReplyPolicies, Rep
 from gateway.ports.journal import Job
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE, TERMINAL
-from gateway.settings.chat_overrides import ChatOverrides
+from gateway.settings.chat_settings import ChatOverrides
 
 if TYPE_CHECKING:
     from channels.web.adapter import WebChannel

@@ -26,8 +26,7 @@ from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, Sess
 from gateway.installation import load_entry_points
 from gateway.ports.access import ChatOverride, MessageContext
 from gateway.ports.channel import ReplyPolicy
-from gateway.settings.disabled_tools import disabled_tools
-from gateway.settings.settings_model import Settings, ToolRightsSettings
+from gateway.settings.settings_model import Settings, ToolRightsSettings, disabled_tools
 
 if TYPE_CHECKING:  # what is off is not imported
     from agent.web.web_pages import WebPages

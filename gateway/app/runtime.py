@@ -80,7 +80,7 @@ from gateway.ports.channel import IntakeVerdict, PlatformTraits
 from gateway.ports.journal import SessionRow
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
-from gateway.settings.chat_overrides import ChatOverrides, open_chats
+from gateway.settings.chat_settings import ChatOverrides, open_chats
 from gateway.store.attachment_store import AttachmentStore
 from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor

@@ -23,7 +23,7 @@ from gateway.journal_file import lost_journal
 from gateway.logs import configure_logs
 from gateway.ports.setup import Finding, FindingLevel, fail, ok, warn
 from gateway.settings import Settings, check_settings, secret_values
-from gateway.settings.resolve import apply_rename, normalize_names
+from gateway.settings.setting_names import apply_rename, normalize_names
 from gateway.settings.sources import read_environment
 from gateway.text.text_units import strip_control_characters
 

@@ -13,7 +13,7 @@ from gateway.installation import HOW_TO_INSTALL, in_container, load_entry_points
 from gateway.net.addresses import is_loopback
 from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.settings.channel_blocks import entry_error
-from gateway.settings.disabled_tools import disabled_tools
+from gateway.settings.settings_model import disabled_tools
 
 if TYPE_CHECKING:
     from gateway.store.database import Database

@@ -15,7 +15,7 @@ from gateway.errors import UserError
 from gateway.events import ChatKind, PlatformAccount, Role
 from gateway.installation import load_entry_points
 from gateway.operations.group import OperationGroup
-from gateway.settings.chat_overrides import ChatOverrides
+from gateway.settings.chat_settings import ChatOverrides
 
 if TYPE_CHECKING:
     from agent.tools.tool import Tool

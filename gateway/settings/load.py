@@ -12,20 +12,21 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from gateway.errors import SettingsError
 from gateway.events import SessionKey
 from gateway.net.addresses import hide_password
-from gateway.settings import setting_names, sources
+from gateway.settings import sources
 from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins, entry_error
-from gateway.settings.chat_overrides import read_soul
-from gateway.settings.chat_settings import ChatSettings, guild_in, is_block
+from gateway.settings.chat_settings import ChatSettings, guild_in, is_block, read_soul
 from gateway.settings.error_messages import error_line, errors_by_path, explain_error
-from gateway.settings.resolve import (
+from gateway.settings.setting_names import (
     Blocks,
     apply_rename,
     block_kinds,
     block_model,
+    environment_name,
     merge,
     models_of,
     normalize_names,
     resolve,
+    suggest_name,
 )
 from gateway.settings.settings_model import Settings
 from gateway.settings.sources import SettingLeaf
@@ -311,7 +312,7 @@ class _SettingsReader:
             for name in path:
                 value = value.get(name) if isinstance(value, dict) else None
             text = explain_error(error, value)
-            place = places.get(whole) or (setting_names.environment_name(".".join(whole)) if path else "")
+            place = places.get(whole) or (environment_name(".".join(whole)) if path else "")
             if not path and prefix:
                 place = ".".join(prefix)
             self.mistakes.append(error_line(place, text))
@@ -320,7 +321,7 @@ class _SettingsReader:
         for owner in settings.owners:
             channel = owner.partition(":")[0]
             if channel not in settings.channels and channel not in self.kinds.names():
-                near = setting_names.suggest_name(channel, [*settings.channels, *self.kinds.names()], ())
+                near = suggest_name(channel, [*settings.channels, *self.kinds.names()], ())
                 guess = f"; did you mean {near}?" if near else ""
                 place = places.get(("owners",), "owners")
                 self.mistakes.append(f"{place}: {owner!r} names the channel {channel!r}, which does not exist{guess}")

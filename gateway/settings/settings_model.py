@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, fie
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway.events import SessionKey
+from gateway.installation import HOW_TO_INSTALL
 from gateway.settings.channel_blocks import ChannelSettings
 from gateway.settings.chat_settings import ChatSettings, parse_selector
 from gateway.settings.llm import LlmSettings
@@ -370,3 +372,22 @@ class Settings(BaseSettings):
                     " list who may write, or confirm it with PARLOUR_ALLOW_EVERYONE=true"
                 )
         return self
+
+
+_INTERPRETER = "pydantic_monty"
+_FILE_TOOLS = frozenset({"files_list", "file_read", "file_write", "file_delete"})
+_REMINDER_TOOLS = frozenset({"remind", "reminders", "reminder_change"})
+
+
+def disabled_tools(settings: ToolSettings) -> Mapping[str, str]:
+    """Return the reason of each tool that is off, by name."""
+    disabled: dict[str, str] = {}
+    if not settings.files:
+        disabled |= dict.fromkeys(_FILE_TOOLS, "PARLOUR_TOOLS__FILES is false")
+    if not settings.reminders:
+        disabled |= dict.fromkeys(_REMINDER_TOOLS, "PARLOUR_TOOLS__REMINDERS is false")
+    if not settings.code.compute:
+        disabled["compute"] = "PARLOUR_TOOLS__CODE__COMPUTE is false"
+    elif find_spec(_INTERPRETER) is None:
+        disabled["compute"] = f"its package pydantic-monty is not installed: {HOW_TO_INSTALL}"
+    return disabled

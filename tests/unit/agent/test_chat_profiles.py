@@ -9,8 +9,7 @@ from agent.llm.scripted_model import ScriptedModel
 from agent.tools.toolbox import Toolbox
 from agent.turns.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin, ModelSelector
 from gateway.events import SessionKey
-from gateway.settings.chat_overrides import ChatOverrides
-from gateway.settings.chat_settings import ChatSettings
+from gateway.settings.chat_settings import ChatOverrides, ChatSettings
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter

@@ -17,7 +17,7 @@ from gateway.events import SessionKey
 from gateway.health.doctor import collect_findings
 from gateway.installation import operator_command
 from gateway.ports.setup import FindingLevel
-from gateway.settings import disabled_tools
+from gateway.settings import settings_model
 from gateway.store.engine import StoreLimits
 from gateway.store.sqlite import open_store
 from tests.fakes.inprocess_gateway import InstantModel, gateway
@@ -70,7 +70,7 @@ async def test_the_reader_is_confined_or_the_line_says_what_it_needs(
 async def test_compute_is_installed_missing_or_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing package is a warning that names it; a tool that is turned off is no finding."""
     assert (await look(tmp_path))["compute"] == (FindingLevel.OK, "is installed")
-    monkeypatch.setattr(disabled_tools, "_INTERPRETER", "no_such_interpreter")
+    monkeypatch.setattr(settings_model, "_INTERPRETER", "no_such_interpreter")
     level, text = (await look(tmp_path))["compute"]
     assert level is FindingLevel.WARN
     assert text.startswith("the tool is off: its package pydantic-monty is not installed: run `make install`")

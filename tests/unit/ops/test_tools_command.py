@@ -11,7 +11,7 @@ from agent.tools.rights import effective_rule
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.events import ChatKind, Role
 from gateway.operations.usage import _restrictions
-from gateway.settings import disabled_tools
+from gateway.settings import settings_model
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import gateway
 from tests.unit.ops.test_memory_cli import CommandTerminal
@@ -59,7 +59,7 @@ def test_each_reason_is_named(terminal: CommandTerminal, monkeypatch: pytest.Mon
     for name in ("FILES", "REMINDERS", "WEB__FETCH"):
         monkeypatch.setenv(f"PARLOUR_TOOLS__{name}", "false")
     monkeypatch.setenv("PARLOUR_TOOLS__WEB__SEARCH", "brave")
-    monkeypatch.setattr(disabled_tools, "_INTERPRETER", "no_such_interpreter")
+    monkeypatch.setattr(settings_model, "_INTERPRETER", "no_such_interpreter")
     off = {each["tool"]: each["reason"] for each in terminal.lines("tools") if each.get("state") == "off"}
     assert off["file_write"] == "PARLOUR_TOOLS__FILES is false"
     assert off["remind"] == "PARLOUR_TOOLS__REMINDERS is false"

@@ -11,7 +11,7 @@ import pytest
 from gateway.backup import redact_settings
 from gateway.events import SessionKey
 from gateway.settings import Settings, check_settings
-from gateway.settings.chat_overrides import ChatOverrides, open_chats
+from gateway.settings.chat_settings import ChatOverrides, open_chats
 from tests.fakes.settings import kinds
 
 TOOLS = frozenset({"remember", "send_file", "memory_search"})

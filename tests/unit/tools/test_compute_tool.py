@@ -21,8 +21,7 @@ from agent.code import compute_tool
 from agent.code.compute_tool import compute
 from agent.llm.chat_model import ToolCall
 from agent.tools.toolbox import Toolbox, ToolOutcome
-from gateway.settings.disabled_tools import disabled_tools
-from gateway.settings.settings_model import CodeSettings, ToolSettings
+from gateway.settings.settings_model import CodeSettings, ToolSettings, disabled_tools
 from tests.fakes.llm_context import context
 
 BOX = Toolbox([compute])
@@ -276,9 +275,9 @@ def _read(pid: str, name: str) -> str:
 def test_it_is_off_where_it_is_not_installed_or_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its entry point is not loaded then."""
     assert "compute" in disabled_tools(ToolSettings(code=CodeSettings(compute=False)))
-    monkeypatch.setattr("gateway.settings.disabled_tools.find_spec", lambda _: None)
+    monkeypatch.setattr("gateway.settings.settings_model.find_spec", lambda _: None)
     assert "compute" in disabled_tools(ToolSettings())
-    monkeypatch.setattr("gateway.settings.disabled_tools.find_spec", lambda _: object())
+    monkeypatch.setattr("gateway.settings.settings_model.find_spec", lambda _: object())
     assert disabled_tools(ToolSettings()) == {}
 
 
