@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway.access.access_control import AccessControlService
-from gateway.access.access_roster import AccessRoster
-from gateway.access.chat_approvals import ChatApprovals
+from gateway.access.access_control import AccessControlService, AccessRoster
 from gateway.access.note_store import NoteStore
-from gateway.access.owner_claims import OwnerClaims
-from gateway.access.pairing_service import OwnerAddress, PairingService
+from gateway.access.pairing_service import OwnerAddress, OwnerClaims, PairingService
 from gateway.access.refusal_log import RefusalLog
-from gateway.access.unknown_senders import UnknownSenderHandler
+from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
 from gateway.admission import (
     AdmissionPolicy,
     Admitted,

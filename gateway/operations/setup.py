@@ -97,7 +97,7 @@ class SetupOperations(OperationGroup):
     @operation("setup servers", Role.OWNER)
     async def list_servers(self) -> AsyncIterator[Line]:
         """Look for model servers on this machine; yield one line per server that answers, then one per provider."""
-        from gateway.app.model_servers import PROVIDERS, find_local_servers
+        from gateway.app.model_trial import PROVIDERS, find_local_servers
 
         for each in await find_local_servers():
             models = each.models
@@ -111,7 +111,7 @@ class SetupOperations(OperationGroup):
         """Yield the models of *provider*, or of the server at *api_base*, or the `problem` instead."""
         from pydantic import ValidationError
 
-        from gateway.app.model_servers import PROVIDERS, list_models_at, list_provider_models
+        from gateway.app.model_trial import PROVIDERS, list_models_at, list_provider_models
         from gateway.settings_writer import error_lines
 
         name, address, key = _answer(provider, "provider"), _answer(api_base, "api_base"), _answer(api_key, "api_key")

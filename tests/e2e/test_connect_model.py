@@ -18,8 +18,8 @@ from playwright.async_api import Browser, Locator, Page, expect
 from agent.llm.chat_model import ModelConfig
 from agent.llm.model_registry import open_model
 from agent.tools.offline_model import OfflineModel
-from gateway.app import model_servers
-from gateway.app.model_servers import KnownProvider
+from gateway.app import model_trial
+from gateway.app.model_trial import KnownProvider
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, open_page, send_text, take_pictures
 from tests.e2e.test_page_axe import AXE, check
@@ -34,8 +34,8 @@ KEY = "sk-canary-of-the-model-card-0123456789"
 # `parlour run`, where Ollama's usual port is that of the tests' own server.
 PROGRAM = """
 import os, parlour
-from gateway.app import model_servers
-model_servers.LOCAL_SERVERS = {"Ollama": int(os.environ["OLLAMA_PORT"])}
+from gateway.app import model_trial
+model_trial.LOCAL_SERVERS = {"Ollama": int(os.environ["OLLAMA_PORT"])}
 parlour.main()
 """
 SOON = 60_000  # milliseconds; a start on a busy machine
@@ -125,7 +125,7 @@ def ports() -> dict[str, int]:
 async def people(ports: dict[str, int]) -> AsyncIterator[ConsolePeople]:
     """Run a gateway without a model; a browser for each role."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_servers, "LOCAL_SERVERS", ports)
+        patch.setattr(model_trial, "LOCAL_SERVERS", ports)
         async with console_people(model=OfflineModel("offline")) as people:
             yield people
 
@@ -224,7 +224,7 @@ async def test_a_provider_s_wrong_key_is_said_and_the_right_one_lists_its_models
     guarded = GuardedList(KEY)
     async with serve_app(guarded.answer) as place:
         provider = KnownProvider("openai", "OpenAI", f"http://{place}/v1", "https://example.org/keys")
-        monkeypatch.setattr(model_servers, "PROVIDERS", {"openai": provider})
+        monkeypatch.setattr(model_trial, "PROVIDERS", {"openai": provider})
         page = await log_in(chromium, people, "owner")
         await page.locator("#no-model").get_by_role("button").press("Enter")
         card = page.get_by_role("dialog", name=translate("web.connect"))
@@ -248,7 +248,7 @@ async def test_a_server_that_does_not_list_says_what_to_do(
 ) -> None:
     """A server wants a key, an address or a provider is not reached: each has its own remedy."""
     away = KnownProvider("openai", "OpenAI", f"http://127.0.0.1:{free_port()}/v1", "https://example.org/keys")
-    monkeypatch.setattr(model_servers, "PROVIDERS", {"openai": away, **model_servers.PROVIDERS})
+    monkeypatch.setattr(model_trial, "PROVIDERS", {"openai": away, **model_trial.PROVIDERS})
     guarded = GuardedList(KEY)
     async with serve_app(guarded.answer) as place:
         page = await log_in(chromium, people, "owner")

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from channels.telegram.settings import TelegramSettings
-from gateway.access.access_control import AccessControlService
-from gateway.access.access_roster import AccessRoster
-from gateway.access.owner_claims import OwnerClaims
+from gateway.access.access_control import AccessControlService, AccessRoster
+from gateway.access.pairing_service import OwnerClaims
 from gateway.admission import AdmissionPolicy, Admitted, Decision, admit, policy_of
 from gateway.events import InboundMessage, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.channel import in_english

@@ -7,10 +7,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from gateway.access.chat_approvals import ChatApprovals
 from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import OwnerAddress, PairingService
-from gateway.access.unknown_senders import UnknownSenderHandler
+from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
 from gateway.admission import AdmissionPolicy, Decision, Rejected, RejectionReason, policy_of
 from gateway.app.access import AdmissionJudge
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, Sender, SessionKey

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from channels.slack.settings import SlackSettings
 from channels.telegram.settings import TelegramSettings
-from gateway.access.access_roster import AccessRoster
+from gateway.access.access_control import AccessRoster
 from gateway.access.pairing_service import OwnerAddress
 from gateway.admission import policy_of
 from gateway.app.access import OwnerChats, accounts_of_user

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.access.owner_claims import GOOD_FOR, LOCKED_FOR, MOST_WRONG, TRIES
+from gateway.access.pairing_service import LOCKED_FOR, MOST_TRIES, MOST_WRONG, OWNER_CODE_GOOD_FOR
 from gateway.events import ChatKind, InboundMessage, Role
 from gateway.ports.channel import IntakeResult, IntakeVerdict
 from tests.fakes.access_roster import RosterScene, direct, scene
@@ -69,7 +69,7 @@ async def test_a_second_use_says_nothing(closed: RosterScene) -> None:
 async def test_a_code_ends_after_a_quarter_of_an_hour(closed: RosterScene) -> None:
     """A minute before the end it is good, at its end it is a message like any other."""
     code = await _code(closed)
-    closed.wall.advance(minutes=GOOD_FOR // timedelta(minutes=1))
+    closed.wall.advance(minutes=OWNER_CODE_GOOD_FOR // timedelta(minutes=1))
     assert await _meet(closed, direct("42", code)) is None
     assert not closed.roster.has_owner()
     code = await _code(closed)
@@ -88,7 +88,7 @@ async def test_a_newer_code_takes_the_place_of_an_older_one(closed: RosterScene)
 async def test_five_wrong_codes_lock_their_sender_out_for_an_hour(closed: RosterScene) -> None:
     """Who guessed five times is not looked at for an hour, under a new code too; somebody else is."""
     code = await _code(closed)
-    for n in range(TRIES):
+    for n in range(MOST_TRIES):
         assert await _meet(closed, direct("666", _wrong(n))) is None
     assert await _meet(closed, direct("666", code)) is None
     assert not closed.roster.has_owner()
@@ -115,7 +115,7 @@ async def test_wrong_codes_of_many_leave_the_code_good(closed: RosterScene) -> N
 async def test_very_many_wrong_codes_end_the_code(closed: RosterScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of all senders together stays, far beyond what people mistype and far below what would find a code."""
     assert MOST_WRONG >= 10_000
-    monkeypatch.setattr("gateway.access.owner_claims.MOST_WRONG", 8)
+    monkeypatch.setattr("gateway.access.pairing_service.MOST_WRONG", 8)
     code = await _code(closed)
     for n in range(8):
         await _meet(closed, direct(str(n), _wrong(n)))
@@ -126,7 +126,7 @@ async def test_very_many_wrong_codes_end_the_code(closed: RosterScene, monkeypat
 async def test_tries_are_counted_across_a_restart(closed: RosterScene) -> None:
     """What was tried is in the journal: another run of the gateway knows of it."""
     code = await _code(closed)
-    for n in range(TRIES):
+    for n in range(MOST_TRIES):
         await _meet(closed, direct("666", _wrong(n)))
     again = closed.claims  # a fresh one over the same store
     message = direct("666", code)

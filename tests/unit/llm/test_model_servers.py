@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gateway.app import model_servers
-from gateway.app.model_servers import ListProblem, find_local_servers, list_models_at, list_provider_models
+from gateway.app import model_trial
+from gateway.app.model_trial import ListProblem, find_local_servers, list_models_at, list_provider_models
 from tests.fakes.gateway import free_port
 from tests.fakes.loopback import RequestHandler, serve_app
 
@@ -31,13 +31,13 @@ def listing(*names: object, **more: Any) -> RequestHandler:
 def use_ports(monkeypatch: pytest.MonkeyPatch, servers: Mapping[str, str]) -> None:
     """Look for the local servers at these places instead of their usual ports."""
     monkeypatch.setattr(
-        model_servers, "LOCAL_SERVERS", {name: int(at.rpartition(":")[2]) for name, at in servers.items()}
+        model_trial, "LOCAL_SERVERS", {name: int(at.rpartition(":")[2]) for name, at in servers.items()}
     )
 
 
 async def test_the_usual_places_are_the_published_ports_of_loopback() -> None:
     """Nothing but these three ports is looked at."""
-    assert model_servers.LOCAL_SERVERS == {"Ollama": 11434, "LM Studio": 1234, "llama.cpp": 8080}
+    assert model_trial.LOCAL_SERVERS == {"Ollama": 11434, "LM Studio": 1234, "llama.cpp": 8080}
 
 
 async def test_servers_that_answer_are_found_beside_those_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +73,12 @@ async def test_nothing_but_this_machine_is_asked(monkeypatch: pytest.MonkeyPatch
     """Loopback, and in a container, whose loopback is its own, the host as well."""
     asked: list[str] = []
 
-    async def fetch(base: str, *_: object, **__: object) -> model_servers.ModelList:
+    async def fetch(base: str, *_: object, **__: object) -> model_trial.ModelList:
         asked.append(base)
-        return model_servers.ModelList(base, problem=ListProblem.UNREACHABLE)
+        return model_trial.ModelList(base, problem=ListProblem.UNREACHABLE)
 
-    monkeypatch.setattr(model_servers, "in_container", lambda _: is_contained)
-    monkeypatch.setattr(model_servers, "_fetch_list", fetch)
+    monkeypatch.setattr(model_trial, "in_container", lambda _: is_contained)
+    monkeypatch.setattr(model_trial, "_fetch_list", fetch)
     assert list(await find_local_servers()) == []
     hosts = ["host.docker.internal", "127.0.0.1"] if is_contained else ["127.0.0.1"]
     assert asked == [f"http://{host}:{port}/v1" for host in hosts for port in (11434, 1234, 8080)]
@@ -175,7 +175,7 @@ async def test_an_address_is_completed_and_a_key_is_sent_as_its_provider_wants_i
         assert (await list_models_at(f"http://{place}/v1", "")).problem is ListProblem.KEY
         assert (await list_models_at(f"http://{place}/v1", "not a\nheader")).problem is ListProblem.UNREACHABLE
         for name in ("anthropic", "openai"):
-            provider = model_servers.KnownProvider(name, name, f"http://{place}/v1", "")
+            provider = model_trial.KnownProvider(name, name, f"http://{place}/v1", "")
             found = await list_provider_models(provider, KEY)
             assert (found.api_base, list(found.names)) == ("", [f"{name}/a", f"{name}/b"])
     assert headers[-2]["x-api-key"] == KEY
