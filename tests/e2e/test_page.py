@@ -91,6 +91,19 @@ async def test_a_reload_shows_the_history(chromium: Browser, served: ServedPage)
     await expect(page.locator(".line.assistant")).to_have_count(1)
 
 
+async def test_the_session_is_asked_for_once_and_without_waiting_for_the_scripts(
+    chromium: Browser, served: ServedPage
+) -> None:
+    """A page that waits for its modules first opens a fifth later."""
+    page = await open_page(chromium)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(served.url)))
+    await page.goto(served.url)
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    assert asked.count("session") == 1
+    assert asked.index("session") < asked.index(next(each for each in asked if each.endswith("app.js")))
+
+
 async def test_a_reload_in_the_middle_of_an_answer_shows_it_once(
     chromium: Browser, served: ServedPage, services: FakePageServices
 ) -> None:

@@ -10,6 +10,8 @@ import { Versions } from "./versions.js";
 const { lang } = document.documentElement;
 export const LOCALE = navigator.languages.find((each) => each.split("-")[0] === lang) ?? lang;
 
+const CLOCK = new Intl.DateTimeFormat(LOCALE, { timeStyle: "short" });
+
 const NEAR = 80; // pixels from the end that still count as reading the newest, and from the top as the oldest
 const ADJACENT = 40; // lines above the oldest one that the browser draws although they are out of sight
 
@@ -410,7 +412,7 @@ export class Chat {
     meta.className = "meta";
     const clock = document.createElement("time");
     clock.dateTime = at;
-    clock.textContent = time.toLocaleTimeString(LOCALE, { timeStyle: "short" });
+    clock.textContent = CLOCK.format(time);
     meta.append(clock);
     if (role === "assistant") meta.append(this.copyButton(line), this.action("answer_again", () => this.answerAgain(line)));
     line.append(who, body, meta);

@@ -150,7 +150,7 @@ export function show(target, text, words, links) {
   let same = 0;
   while (same < old.length && old[same] === blocks[same]) same += 1;
   while (target.childNodes.length > same) target.lastChild.remove();
-  for (const html of blocks.slice(same)) target.append(draw(html, words));
+  if (same < blocks.length) target.append(draw(blocks.slice(same).join(""), words)); // in one go: each costs a document
   target.shownBlocks = blocks;
 }
 
@@ -163,7 +163,7 @@ function render(text, env) {
     block.push(token);
     depth += token.nesting;
     if (depth === 0) {
-      blocks.push(markdown.renderer.render(block, markdown.options, env));
+      blocks.push(markdown.renderer.render(block, markdown.options, env).trimEnd());
       block = [];
     }
   }
@@ -171,7 +171,7 @@ function render(text, env) {
 }
 
 function draw(html, words) {
-  const fragment = DOMPurify.sanitize(html.trimEnd(), ALLOWED);
+  const fragment = DOMPurify.sanitize(html, ALLOWED);
   for (const link of fragment.querySelectorAll("a")) finishLink(link);
   for (const code of fragment.querySelectorAll("pre > code")) finishCode(code, words);
   for (const code of fragment.querySelectorAll("code.formula")) drawFormula(code);
@@ -238,9 +238,18 @@ function finishCode(code, words) {
   if (language && text.length <= LONGEST_COLOURED) colour(code, language, text);
 }
 
+let loading; // the highlighter
+
+/** Load the highlighter, not before the text around the first code is drawn; null without a connection. */
+async function loadHighlighter() {
+  await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+  return import("./vendor/highlight.js").then((loaded) => loaded.default, () => null);
+}
+
 /** Colour a code block. The highlighter is loaded with the first one; without a connection, code stays plain. */
 async function colour(code, language, text) {
-  const highlighter = await import("./vendor/highlight.js").then((loaded) => loaded.default, () => null);
+  const highlighter = await (loading ??= loadHighlighter());
+  if (!highlighter) loading = undefined;
   if (!highlighter?.getLanguage(language)) return;
   const { value } = highlighter.highlight(text, { language, ignoreIllegals: true });
   code.replaceChildren(DOMPurify.sanitize(value, COLOURED));
