@@ -16,8 +16,7 @@ from agent.workers.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
-from gateway.ports.access import AuditEntry
-from gateway.ports.journal import Line, MessageOutcome
+from gateway.ports.journal import AuditEntry, Line, MessageOutcome
 from gateway.text import append_commands
 
 

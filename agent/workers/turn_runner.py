@@ -34,8 +34,8 @@ from gateway.events import InboundKind, OutboundKind, OutboundMessage, Role, Ses
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports.access import CapNotice, ExceededCap
-from gateway.ports.journal import EXPIRES, STOP_WANTED, InboxRow, Job, MessageOutcome, is_set_by_person
+from gateway.ports.access import ExceededCap
+from gateway.ports.journal import EXPIRES, STOP_WANTED, CapNotice, InboxRow, Job, MessageOutcome, is_set_by_person
 from gateway.text.message_text import format_sources
 
 

@@ -38,8 +38,10 @@ from gateway.events import (
     SessionKey,
     turn_id,
 )
-from gateway.ports.access import AuditEntry, CapNotice, MessageContext, ToolCallCaps
+from gateway.ports.access import MessageContext, ToolCallCaps
 from gateway.ports.journal import (
+    AuditEntry,
+    CapNotice,
     InboxRow,
     Job,
     JobAdvance,

@@ -22,13 +22,13 @@ from gateway.ports.access import (
     AccessEntry,
     AccessListing,
     AccessStatus,
-    AuditEntry,
     DecisionActor,
     DecisionOutcome,
     DecisionRefused,
     PersonAccess,
     PersonQuota,
 )
+from gateway.ports.journal import AuditEntry
 
 if TYPE_CHECKING:
     from gateway.store.access import SqlAccess

@@ -53,13 +53,13 @@ from gateway.ports.access import (
     CODE,
     AccessChange,
     AccessStatus,
-    AuditEntry,
     DecisionActor,
     PairingDecision,
     PairingRefused,
     PairingRequest,
 )
 from gateway.ports.channel import IntakeResult, IntakeVerdict, in_english
+from gateway.ports.journal import AuditEntry
 
 log = structlog.get_logger(__name__)
 

@@ -38,7 +38,6 @@ from gateway.ports.access import (
     CapAllowance,
     CapChange,
     CapKind,
-    CapNotice,
     CappedSender,
     CapQuery,
     CapReached,
@@ -49,6 +48,7 @@ from gateway.ports.access import (
     SharedCapCounts,
     micro_dollars,
 )
+from gateway.ports.journal import CapNotice
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:

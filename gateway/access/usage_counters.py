@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 
 from gateway.events import SessionKey
-from gateway.ports.access import CapNotice, CountedEntry, TokenCount
+from gateway.ports.access import CountedEntry, TokenCount
+from gateway.ports.journal import CapNotice
 from gateway.store.usage import CapUsage
 
 WINDOW = timedelta(minutes=10)

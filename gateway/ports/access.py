@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from gateway.errors import ParlourError, UserError
 from gateway.events import OutboundMessage, PlatformAccount
+from gateway.ports.journal import AuditEntry, CapNotice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +95,6 @@ class AccessEntry:
 
 OPERATOR = "operator"  # a user of the machine who runs `parlour` commands
 CODE = "code"  # the holder of a code
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
-    """One decision about people or a shared chat: no word of what was said is in it."""
-
-    id: str  # the turn's, where a turn decided; the same id is written once
-    at: datetime
-    by: str  # "channel:user_id", OPERATOR or CODE
-    where: str  # session key, or "" for the command line
-    what: str  # the command and its declared word ("memory undo"), a tool's name, never an argument
-    whom: str = ""  # "channel:who", for decisions about an account or chat
-    outcome: str = "done"  # done, refused, or how the turn ended instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,16 +290,6 @@ class CapKind(StrEnum):
     def is_personal(self) -> bool:
         """True if other users of the same chat are not affected."""
         return self in (CapKind.PERSON_TURNS, CapKind.PERSON_TOKENS, CapKind.PERSON_COST)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapNotice:
-    """A notification that a cap was exceeded; stored with the commit that sends it."""
-
-    name: str  # the cap and its subject
-    chat: str  # where the notice was sent
-    until: datetime  # when the window ends, and notices may be sent again
-    limit: int  # a changed limit starts another window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

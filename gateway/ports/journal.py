@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from gateway.events import InboundKind, InboundMessage, MessagePart, OutboundMessage, Role, SessionKey
-from gateway.ports.access import AuditEntry, CapNotice
 
 Line: TypeAlias = Mapping[str, Any]  # one transcript line
 
@@ -183,6 +182,29 @@ class JobAdvance:
 
     job: Job
     next: Job | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEntry:
+    """One decision about people or a shared chat: no word of what was said is in it."""
+
+    id: str  # the turn's, where a turn decided; the same id is written once
+    at: datetime
+    by: str  # "channel:user_id", "operator" or "code"
+    where: str  # session key, or "" for the command line
+    what: str  # the command and its declared word ("memory undo"), a tool's name, never an argument
+    whom: str = ""  # "channel:who", for decisions about an account or chat
+    outcome: str = "done"  # done, refused, or how the turn ended instead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapNotice:
+    """A notification that a cap was exceeded; stored with the commit that sends it."""
+
+    name: str  # the cap and its subject
+    chat: str  # where the notice was sent
+    until: datetime  # when the window ends, and notices may be sent again
+    limit: int  # a changed limit starts another window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

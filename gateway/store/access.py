@@ -8,7 +8,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
-from gateway.ports.access import AccessChange, AccessEntry, AccessStatus, AuditEntry
+from gateway.ports.access import AccessChange, AccessEntry, AccessStatus
+from gateway.ports.journal import AuditEntry
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.inbox import enqueue

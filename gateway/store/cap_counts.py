@@ -21,7 +21,8 @@ from datetime import timedelta
 from threading import Lock
 from typing import TypeVar
 
-from gateway.ports.access import CapChange, CapNotice, CapQuery, CountedEntry, SharedCapCounts, TokenCount
+from gateway.ports.access import CapChange, CapQuery, CountedEntry, SharedCapCounts, TokenCount
+from gateway.ports.journal import CapNotice
 from gateway.store.database import LISTED, Database, upsert_sql
 from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
 from gateway.store.workers import LISTED_WORKERS

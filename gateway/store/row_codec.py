@@ -30,8 +30,8 @@ from gateway.events import (
 from gateway.ports.journal import Job, JobAdvance, Line, TurnStep
 from gateway.ports.memory import anchor_index
 from gateway.store.database import Database
-from gateway.text import find_command
 from gateway.text.json_lines import encode_ascii, encode_json
+from gateway.text.message_text import find_command
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -8,8 +8,8 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from gateway.ports.access import TOOL_CALLS, CapNotice
-from gateway.ports.journal import UsageRow
+from gateway.ports.access import TOOL_CALLS
+from gateway.ports.journal import CapNotice, UsageRow
 from gateway.store.database import LISTED, SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json

@@ -18,8 +18,7 @@ import regex
 
 from agent.memory.erasure.embedded_text import unescaped
 from agent.memory.search.tokenizer import PLAIN, STEMMERS, STOP, UNSPACED, detect, fold, stem
-from gateway.text import MarkdownNode, parse, weight
-from gateway.text.markdown_tree import MOST_WEIGHT, NodeKind
+from gateway.text.markdown_tree import MOST_WEIGHT, MarkdownNode, NodeKind, parse, weight
 
 SHORTEST = 3  # letters of a request without quotes; a sign of a script without spaces counts as two
 _CHUNK = 1 << 16  # characters that are searched in one call

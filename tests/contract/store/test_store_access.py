@@ -9,7 +9,8 @@ import pytest
 
 from gateway.errors import LeaseLost
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports.access import AccessChange, AccessEntry, AccessStatus, AuditEntry
+from gateway.ports.access import AccessChange, AccessEntry, AccessStatus
+from gateway.ports.journal import AuditEntry
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import answered, begin_turn, said
 

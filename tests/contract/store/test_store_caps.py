@@ -17,7 +17,6 @@ from gateway.errors import StoreUnavailable
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, SessionKey
 from gateway.ports.access import (
     CapChange,
-    CapNotice,
     CappedSender,
     CapQuery,
     CapReached,
@@ -27,7 +26,7 @@ from gateway.ports.access import (
     SharedCapCounts,
     TokenCount,
 )
-from gateway.ports.journal import UsageRow
+from gateway.ports.journal import CapNotice, UsageRow
 from gateway.store.cap_counts import SqlSharedCaps, digest
 from gateway.store.postgres import cap_session
 from gateway.store.postgres.cap_session import CapConnection

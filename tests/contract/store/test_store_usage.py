@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.events import SessionKey
-from gateway.ports.access import TOOL_CALLS, CapNotice
-from gateway.ports.journal import TurnStep
+from gateway.ports.access import TOOL_CALLS
+from gateway.ports.journal import CapNotice, TurnStep
 from gateway.store.engine import StoreLimits
 from gateway.store.journal import CALL_NOTED_AFTER
 from gateway.store.sql_store import SqlStore

@@ -15,7 +15,6 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccoun
 from gateway.ports.access import (
     CapAllowance,
     CapKind,
-    CapNotice,
     CappedSender,
     CapReached,
     ExceededCap,
@@ -23,6 +22,7 @@ from gateway.ports.access import (
     format_micro_dollars,
     micro_dollars,
 )
+from gateway.ports.journal import CapNotice
 from gateway.store.usage import CapUsage, SpentTokens, SqlCapUsage, StartedTurn
 from tests.fakes.clock import at_once
 from tests.fakes.meter import FakeMeter
