@@ -34,6 +34,20 @@ class KeyLocks:
         return len(self._locks)
 
 
+class UsualPhase:
+    """A phase of a usual turn, as a context; every turn has two, and a generator would cost more than the rest."""
+
+    def __init__(self, slots: WorkerSlots, max_wait: timedelta) -> None:
+        self._slots = slots
+        self._max_wait = max_wait
+
+    async def __aenter__(self) -> None:
+        await self._slots.begin_phase(self._max_wait)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._slots.end_phase()
+
+
 class WorkerSlots:
     """N slots for turns, served first in, first out, with any number of jobs beside them.
 
@@ -52,16 +66,22 @@ class WorkerSlots:
         self._admits_jobs = asyncio.Event()
         self._admits_jobs.set()
 
-    @asynccontextmanager
-    async def acquire(self) -> AsyncIterator[None]:
+    async def __aenter__(self) -> None:
         """Hold one slot."""
         self._demand += 1
         try:
-            async with self._free:
-                yield
-        finally:
-            self._demand -= 1
-            self._changed.set()
+            await self._free.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._demand -= 1
+        self._changed.set()
 
     async def wait_for_jobs(self) -> None:
         """Return when jobs may start: at once, unless `without_jobs` runs or waits."""
@@ -88,17 +108,20 @@ class WorkerSlots:
         finally:
             self._admits_jobs.set()
 
-    @asynccontextmanager
-    async def phase(self, max_wait: timedelta) -> AsyncIterator[None]:
-        """Run a phase of a usual turn: beside no lone one, unless that lasts longer than *max_wait*."""
+    def phase(self, max_wait: timedelta) -> UsualPhase:
+        """Return the context of a usual turn's phase: beside no lone one, unless that lasts longer than *max_wait*."""
+        return UsualPhase(self, max_wait)
+
+    async def begin_phase(self, max_wait: timedelta) -> None:
+        """Wait for a lone phase, and count a usual one."""
         if self._lone.locked():
             await self._wait_until(lambda: not self._lone.locked(), max_wait)
         self._phases += 1
-        try:
-            yield
-        finally:
-            self._phases -= 1
-            self._changed.set()
+
+    def end_phase(self) -> None:
+        """Count a usual phase as ended."""
+        self._phases -= 1
+        self._changed.set()
 
     @asynccontextmanager
     async def lone_phase(self, max_wait: timedelta) -> AsyncIterator[bool]:

@@ -344,8 +344,14 @@ class AgentLoop:
             turn.draft.streamed = text if text.strip() else turn.draft.streamed
             turn.preview.show(text, links)
 
-        async with turn.pause():
+        phases = turn.phases
+        if phases is not None:  # others may do their work meanwhile
+            await phases.end()
+        try:
             reply = await turn.profile.model.complete(request, sink=show if turn.is_watched else None)
+        finally:
+            if phases is not None:
+                await phases.begin()
         text = self._redact(reply.text)
         return reply if text == reply.text else replace(reply, text=text)
 

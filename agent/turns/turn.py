@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -49,27 +49,20 @@ class TurnPhases:
         self._running: AbstractAsyncContextManager[object] | None = None
 
     async def __aenter__(self) -> TurnPhases:
-        await self._begin()
+        await self.begin()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._end()
+        await self.end()
 
-    @asynccontextmanager
-    async def pause(self) -> AsyncIterator[None]:
-        """End the phase for the block, and start another one behind it."""
-        await self._end()
-        try:
-            yield
-        finally:
-            await self._begin()
-
-    async def _begin(self) -> None:
+    async def begin(self) -> None:
+        """Start a phase."""
         phase = self._start()
         await phase.__aenter__()
         self._running = phase
 
-    async def _end(self) -> None:
+    async def end(self) -> None:
+        """End the phase, if one runs."""
         phase, self._running = self._running, None
         if phase is not None:
             await phase.__aexit__(None, None, None)
@@ -318,10 +311,6 @@ class Turn:
         self.preview.status(f"{name}: {progress}" if progress else name)
 
     # -- /stop -----------------------------------------------------------------------------------
-
-    def pause(self) -> AbstractAsyncContextManager[None]:
-        """Return the context in which the turn waits for a model."""
-        return nullcontext() if self.phases is None else self.phases.pause()
 
     def is_meant(self, sender: str, before: int) -> bool:
         """Return True if a /stop for *sender*, or for all if empty, in the inbox row *before* means this turn."""

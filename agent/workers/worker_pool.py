@@ -1,6 +1,6 @@
 """Stage claim: N workers run turns, in order within a session and in parallel across sessions.
 
-    journal.ready_sessions() ──▶ one task per session ──▶ session lock ──▶ worker slot ──▶ claim ──▶ one turn
+    journal.ready_sessions() ──▶ one task per session ──▶ worker slot ──▶ claim ──▶ one turn
     journal.control_rows() ──▶ one task per control command (/stop, /status, buttons)
     journal.wait_suspect() ──▶ no job ──▶ worker slot ──▶ claim the next suspect ──▶ run it in lone phases
 
@@ -62,7 +62,6 @@ class WorkerPool:
         self._journal = journal
         self._handler = handler
         self._slots = slots
-        self._locks = KeyLocks()
         self._meter = meter
         self._clock = clock
         self.turns = turns
@@ -126,8 +125,8 @@ class WorkerPool:
             if self._earlier:  # a /stop before a kill was about what is claimed here
                 async with self._earlier_done:
                     await self._earlier_done.wait_for(lambda: key.parent not in self._earlier.values())
-            # Lock before slot, or ten messages queued in one chat would fill ten slots.
-            async with self._locks.hold(key), self._slots.acquire():
+            # One task for each session, or ten messages queued in one chat would fill ten slots.
+            async with self._slots:
                 if not self._draining:
                     await self._claim_and_run(key)
         except asyncio.CancelledError:
@@ -179,7 +178,7 @@ class WorkerPool:
     async def _start_suspect(self, tasks: asyncio.TaskGroup, running: set[asyncio.Task[Any]]) -> Suspect | None:
         """Claim the next suspect, add its task to *running* and return it; None if none may start now."""
         async with AsyncExitStack() as slot:
-            await slot.enter_async_context(self._slots.acquire())
+            await slot.enter_async_context(self._slots)
             try:
                 suspect = None if self._draining else await self._journal.claim_suspect(beside=len(running))
             except StoreUnavailable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
@@ -198,14 +198,19 @@ class JournalUsageRecorder:
         elif cost is None:
             self.meter.count("model_unpriced")
         self.store.journal.spend(
-            replace(
-                row,
+            UsageRow(
+                turn=row.turn,
+                person=row.person,
+                chat=row.chat,
+                purpose=row.purpose,
                 model=row.model if reply is None else reply.model,
                 tokens_in=tokens.input,
                 tokens_out=tokens.output,
                 tokens_cached=tokens.cached,
                 cost=cost,
                 at=self.now(),
+                call=row.call,
+                is_own=row.is_own,
             )
         )
 

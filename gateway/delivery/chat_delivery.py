@@ -33,11 +33,17 @@ class ChatDeliveryWorker:
     """Delivers what one chat has, until it has nothing left."""
 
     def __init__(
-        self, key: SessionKey, channel: Channel, send_turns: SupportsSendTurns | None, context: DeliveryContext
+        self,
+        key: SessionKey,
+        channel: Channel,
+        send_turns: SupportsSendTurns | None,
+        reactions: SupportsReactions | None,
+        context: DeliveryContext,
     ) -> None:
         self._key = key
         self._channel = channel
         self._send_turns = send_turns  # the same channel, if its chats wait for each other
+        self._reactions = reactions  # the same channel, if it acknowledges messages by reactions
         self._context = context
         self._cutter = PartPlanner(channel, context)
         self._part_sender = PartSender(channel, context)
@@ -290,8 +296,8 @@ class ChatDeliveryWorker:
         return any(part.moved_to == planned[0].moved_to for part in parts)
 
     def _remove_reactions(self) -> None:
-        if isinstance(self._channel, SupportsReactions):
-            self._channel.remove_reactions(self._key)
+        if self._reactions is not None:
+            self._reactions.remove_reactions(self._key)
 
     async def _bury(self, part: MessagePart, reason: str, parts: int) -> None:
         await self._context.retry_store(lambda: self._context.outbox.dead_letter(part, reason))

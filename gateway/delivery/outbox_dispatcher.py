@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import structlog
 
-from gateway.channel import Channel, SupportsSendTurns
+from gateway.channel import Channel, SupportsReactions, SupportsSendTurns
 from gateway.delivery.chat_delivery import ChatDeliveryWorker
 from gateway.delivery.delivery_context import DeliveryContext, backoff, is_cheap
 from gateway.delivery.part_planner import PartPlanner
@@ -38,6 +38,7 @@ class OutboxDispatcher:
         self._context = context
         # Asked once: for each message it would be 2 % of what a turn costs.
         self._send_turns = {name: each for name, each in channels.items() if isinstance(each, SupportsSendTurns)}
+        self._reactions = {name: each for name, each in channels.items() if isinstance(each, SupportsReactions)}
         self._workers: dict[SessionKey, ChatDeliveryWorker] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._missing: set[str] = set()  # channels that are not configured, each said once
@@ -104,7 +105,7 @@ class OutboxDispatcher:
             self._workers[key].is_woken = True
         elif self._tasks is not None and not self._context.stopping.is_set():
             worker = self._workers[key] = ChatDeliveryWorker(
-                key, channel, self._send_turns.get(key.channel), self._context
+                key, channel, self._send_turns.get(key.channel), self._reactions.get(key.channel), self._context
             )
             self._context.working.add(key)
             self._tasks.create_task(self._work(key, worker), name=f"worker {key}")

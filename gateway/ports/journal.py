@@ -223,12 +223,17 @@ class TurnCommit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRecord:
-    """A committed record, its number, and its lines as bytes of JSON."""
+class UnwrittenTurn:
+    """A committed turn that is in no file yet."""
 
     seq: int
-    record: TurnRecord
-    body: bytes = b""
+    turn: str
+    scope: str
+    key: SessionKey
+    transcript: str
+    new_transcript: str  # as of the record
+    at: datetime
+    body: bytes  # its lines as JSON; empty once they are removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

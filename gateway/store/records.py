@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.channel import CACHED_NOTES, AcceptedMessage
-from gateway.ports.journal import InboxRow, SessionRow, StoredRecord, TurnRecord
+from gateway.ports.journal import InboxRow, SessionRow, TurnRecord, UnwrittenTurn
 from gateway.store import session_queue, turn_commits
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine
@@ -51,8 +51,8 @@ class SqlTurnRecords:
         self._engine = engine
         self._journal = journal
 
-    async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
-        """Return committed records that are in no file yet, in commit order, seq > *after*."""
+    async def unwritten(self, after: int, limit: int) -> tuple[UnwrittenTurn, ...]:
+        """Return committed turns that are in no file yet, in commit order, seq > *after*."""
         return await self._engine.writer.submit(
             lambda database: turn_commits.unwritten(database, after, limit, self._engine.has_chats(database))
         )

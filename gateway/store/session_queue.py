@@ -6,7 +6,7 @@ A session has at most one lease. Its epoch rises at every claim and fences all w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any, TypeAlias
 
@@ -221,12 +221,13 @@ def _read_facts(database: Database, key: SessionKey, column: str, claimed_by: st
         owner=owner or "",
         turn=turn or "",
         session=(
-            replace(
-                _session(key, tuple(session)),
+            _session(
+                key,
+                session,
                 head=last or 0,
                 changes=changes or 0,
                 has_facts=bool(has_facts),
-                memory_version=";".join(each or "" for each in versions),
+                memory_version=";".join([each or "" for each in versions]),
             )
             if session[0] is not None
             else None
@@ -333,7 +334,8 @@ def open_session(database: Database, key: SessionKey, column: str, now: int, new
     return _session(key, found)
 
 
-def _session(key: SessionKey, columns: Sequence[Any]) -> SessionRow:
+def _session(key: SessionKey, columns: Sequence[Any], **facts: Any) -> SessionRow:
+    """Return the row of *key*, with the *facts* that are not among its columns."""
     transcript, next_index, created_at, scope = columns
     return SessionRow(
         key=key,
@@ -341,6 +343,7 @@ def _session(key: SessionKey, columns: Sequence[Any]) -> SessionRow:
         next_index=next_index,
         created_at=moment(created_at),
         scope=unquote(scope),
+        **facts,
     )
 
 
@@ -357,7 +360,7 @@ def list_sessions(database: Database, limit: int = ALL) -> tuple[SessionRow, ...
         "ORDER BY used_at DESC, key LIMIT ?",
         (limit,),
     )
-    return tuple(replace(_session(read_key(key), columns), used_at=moment(used_at)) for key, used_at, *columns in found)
+    return tuple(_session(read_key(key), columns, used_at=moment(used_at)) for key, used_at, *columns in found)
 
 
 def has_session(database: Database, chat: SessionKey, scope: str) -> bool:

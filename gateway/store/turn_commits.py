@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
-from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
+from gateway.ports.journal import MessageOutcome, TurnCommit, TurnLease, TurnRecord, UnwrittenTurn
 from gateway.store.access import insert_audit_entry
 from gateway.store.database import BURY, Database, QueryResult
 from gateway.store.erased_words import NO_OTHER_ERASURE, check_erasures
@@ -45,8 +45,9 @@ _RECORD = (
     "r.failure, r.supersedes, r.scope, r.body"
 )
 _BY_TURN = sql("SELECT", _RECORD, "FROM record r WHERE r.turn = ?")
-_UNWRITTEN = sql(
-    "SELECT", _RECORD, "FROM unwritten u JOIN record r ON r.seq = u.seq WHERE u.seq > ? ORDER BY u.seq LIMIT ?"
+_UNWRITTEN = (
+    "SELECT r.seq, r.turn, r.scope, r.key, r.transcript, r.new_transcript, r.at, r.body "
+    "FROM unwritten u JOIN record r ON r.seq = u.seq WHERE u.seq > ? ORDER BY u.seq LIMIT ?"
 )
 # With the number of the session's turn before it, by which an open window knows that it has missed none.
 _INSERT = (
@@ -163,10 +164,13 @@ def encode(commit: TurnCommit, at: int, erasure_ids: str = "[]", *, is_mirrored:
     )
 
 
-def read_record(columns: tuple[Any, ...]) -> StoredRecord:
-    """Read a record, without the texts of its snapshot."""
+def find_record(database: Database, turn: str) -> TurnRecord | None:
+    """Return the turn's record, without the texts of its snapshot."""
+    columns = database.execute(_BY_TURN, (quote(turn),)).fetchone()
+    if columns is None:
+        return None
     seq, turn, key, transcript, outcome, start, end, inbox, at, new, failure, supersedes, scope, body = columns
-    record = TurnRecord(
+    return TurnRecord(
         turn=unquote(turn),
         key=read_key(key),
         transcript=transcript,
@@ -182,13 +186,6 @@ def read_record(columns: tuple[Any, ...]) -> StoredRecord:
         scope=unquote(scope),
         seq=seq,
     )
-    return StoredRecord(seq=seq, record=record, body=bytes(body) if body is not None else b"")
-
-
-def find_record(database: Database, turn: str) -> TurnRecord | None:
-    """Return the turn's record."""
-    found = database.execute(_BY_TURN, (quote(turn),)).fetchone()
-    return read_record(found).record if found is not None else None
 
 
 def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner: str) -> CommitEffect:
@@ -343,13 +340,24 @@ def _move_session(database: Database, record: TurnRecord, new: EncodedCommit) ->
 
 def unwritten(
     database: Database, after: int, limit: int, is_ours: Callable[[SessionKey], bool]
-) -> tuple[StoredRecord, ...]:
-    """Return at most *limit* records of our chats that are in no file yet, in commit order."""
-    found: list[StoredRecord] = []
+) -> tuple[UnwrittenTurn, ...]:
+    """Return at most *limit* turns of our chats that are in no file yet, in commit order."""
+    found: list[UnwrittenTurn] = []
     while len(found) < limit:
-        rows = database.execute(_UNWRITTEN, (after, limit)).fetchall()
-        page = [read_record(columns) for columns in rows]
-        found += [each for each in page if is_ours(each.record.key)]
+        page = [
+            UnwrittenTurn(
+                seq=seq,
+                turn=unquote(turn),
+                scope=unquote(scope),
+                key=read_key(key),
+                transcript=transcript,
+                new_transcript=new,
+                at=moment(at),
+                body=bytes(body) if body is not None else b"",
+            )
+            for seq, turn, scope, key, transcript, new, at, body in database.execute(_UNWRITTEN, (after, limit))
+        ]
+        found += [each for each in page if is_ours(each.key)]
         if len(page) < limit:
             break
         after = page[-1].seq

@@ -18,7 +18,7 @@ from agent.base import transcript_lines as build
 from agent.base.disk import Disk
 from gateway.errors import StoreUnavailable
 from gateway.events import OutboundMessage, SessionKey
-from gateway.ports.journal import InboxRow, Job, Line, MessageOutcome, SessionRow, StoredRecord, TurnCommit, TurnRecord
+from gateway.ports.journal import InboxRow, Job, Line, MessageOutcome, SessionRow, TurnCommit, TurnRecord, UnwrittenTurn
 from gateway.ports.memory import StoredTurn, StoredWindow
 from gateway.store import turn_commits
 from gateway.store.documents import SqlDocuments
@@ -84,7 +84,7 @@ class FakeRecords(SqlTurnRecords):
         self._writer.fault = OSError("the fake is down") if is_down else None
 
     @property
-    def stored(self) -> tuple[StoredRecord, ...]:
+    def stored(self) -> tuple[UnwrittenTurn, ...]:
         """The records that are in no file yet."""
         return turn_commits.unwritten(self.connection, -(2**62), 10_000, lambda _: True)
 
@@ -123,7 +123,7 @@ class FakeRecords(SqlTurnRecords):
         self.connection.execute("UPDATE stale_file SET written = changes")
         self.connection.execute(FORGET_CHANGES)
 
-    async def unwritten(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
+    async def unwritten(self, after: int, limit: int) -> tuple[UnwrittenTurn, ...]:
         """Return what is in no file yet, after *after*."""
         self._check()
         return tuple(each for each in self.stored if each.seq > after)[:limit]

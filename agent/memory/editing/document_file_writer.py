@@ -86,6 +86,14 @@ class _FileState:
 
 
 @dataclass(frozen=True, slots=True)
+class _SeenFiles:
+    """The documents' files of a scope, and what they were like at the last look."""
+
+    paths: tuple[str, ...]
+    signatures: _Signatures
+
+
+@dataclass(frozen=True, slots=True)
 class _WriteOutage:
     """A scope whose files cannot be written, and when it is tried again."""
 
@@ -139,7 +147,7 @@ class DocumentFileWriter:
         self._commits = DocumentCommits(home, self._disk)
         self._now = now
         self._locks, self._commit_locks = KeyLocks(), KeyLocks()
-        self._seen: LRUCache[str, _Signatures] = LRUCache(_KNOWN_SCOPES)  # of files without edits
+        self._seen: LRUCache[str, _SeenFiles] = LRUCache(_KNOWN_SCOPES)  # of files without edits
         self._missing: dict[Path, float] = {}  # since when
         self._unsettled: set[str] = set()  # scopes with files that somebody may be writing
         self._failing: dict[str, _WriteOutage] = {}  # by scope
@@ -154,7 +162,7 @@ class DocumentFileWriter:
         if self._is_mirroring and not is_outdated:
             return
         for scope in ("", *await asyncio.to_thread(list_scopes, self._home)):
-            if any(await asyncio.to_thread(self._signatures, scope)):
+            if any((await asyncio.to_thread(self._files_of, scope)).signatures):
                 if not is_outdated:
                     async with self._locks.hold(scope):
                         await self._look_at(scope)
@@ -190,7 +198,7 @@ class DocumentFileWriter:
             seen = self._seen.get(scope)
             # Every turn asks. The kernel has the attributes of files that were looked at: three such calls take some
             # microseconds, a visit of a thread hundreds.
-            if seen is None or seen != self._signatures(scope):
+            if seen is None or seen.signatures != _signatures(seen.paths):
                 await self._notice(scope)
 
     async def _notice(self, scope: str) -> None:
@@ -349,7 +357,7 @@ class DocumentFileWriter:
 
     async def _look_at(self, scope: str) -> Mapping[str, _FileLook]:
         """Look at the documents' files, and take over what was edited."""
-        signatures, now = await asyncio.to_thread(self._signatures, scope), self._now()
+        files, now = await asyncio.to_thread(self._files_of, scope), self._now()
         sights = {}
         for name in TRACKED:
             place = self._place(scope, name)
@@ -364,8 +372,8 @@ class DocumentFileWriter:
                 await wait_for_thread(asyncio.to_thread(self._keep, place, sight.state))
         if any(each.is_busy for each in sights.values()):
             self._unsettled.add(scope)
-        elif all(each is None or not 0 <= now - each[0] / 1e9 < _COARSE for each in signatures):
-            self._seen[scope] = signatures
+        elif all(each is None or not 0 <= now - each[0] / 1e9 < _COARSE for each in files.signatures):
+            self._seen[scope] = files
         return sights
 
     async def _is_version(self, scope: str, name: str, text: str) -> bool:
@@ -429,18 +437,10 @@ class DocumentFileWriter:
         beside = folder / "memory" / ".mirror"
         return _DocumentPaths(folder / document_file(name), beside / f"{name}.aside", beside / f"{name}.json")
 
-    def _signatures(self, scope: str) -> _Signatures:
-        """Return the change time, size, inode and modification time of each document's file."""
-        found: list[tuple[int, int, int, int] | None] = []
+    def _files_of(self, scope: str) -> _SeenFiles:
         folder = scope_folder(self._home, scope)
-        for name in _FILES:
-            try:
-                stat = os.stat(f"{folder}/{name}")  # noqa: PTH116 - a Path costs more than the call
-            except (FileNotFoundError, NotADirectoryError):
-                found.append(None)
-            else:
-                found.append((stat.st_ctime_ns, stat.st_size, stat.st_ino, stat.st_mtime_ns))
-        return tuple(found)
+        paths = tuple(f"{folder}/{name}" for name in _FILES)
+        return _SeenFiles(paths, _signatures(paths))
 
     def _edited_scopes(self) -> list[str]:
         """Return the scopes with files that were changed since they were looked at last, while no gateway ran."""
@@ -451,8 +451,8 @@ class DocumentFileWriter:
 
         return [scope for scope in ("", *list_scopes(self._home)) if is_edited(scope)]
 
-    def _changed(self, signatures_of: Mapping[str, _Signatures]) -> list[str]:
-        return [scope for scope, signatures in signatures_of.items() if self._signatures(scope) != signatures]
+    def _changed(self, seen: Mapping[str, _SeenFiles]) -> list[str]:
+        return [scope for scope, files in seen.items() if _signatures(files.paths) != files.signatures]
 
     def _look(self, place: _DocumentPaths) -> _FileLook:
         """Return the edits of the file, and of the old one that came out of the last exchange."""
@@ -574,6 +574,19 @@ class DocumentFileWriter:
         if beside.exists():
             self._disk.remove_folder(beside)
         self._commits.remove(scope)
+
+
+def _signatures(paths: Sequence[str]) -> _Signatures:
+    """Return the change time, size, inode and modification time of each file."""
+    found: list[tuple[int, int, int, int] | None] = []
+    for path in paths:
+        try:
+            stat = os.stat(path)  # noqa: PTH116 - a Path costs more than the call
+        except (FileNotFoundError, NotADirectoryError):
+            found.append(None)
+        else:
+            found.append((stat.st_ctime_ns, stat.st_size, stat.st_ino, stat.st_mtime_ns))
+    return tuple(found)
 
 
 def _changed_at(path: Path) -> int:

@@ -33,7 +33,7 @@ from agent.base.transcript_lines import encode
 from agent.memory.storage.transcript_files import archive_of, archive_path, read_head
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports.journal import StoredRecord
+from gateway.ports.journal import UnwrittenTurn
 from gateway.ports.memory import MIRROR, StaleFile, StoredEnd, StoredTurn
 
 if TYPE_CHECKING:
@@ -377,7 +377,7 @@ class SessionFileWriter:
         while stored := await self._records.unwritten(after, self._policy.records):
             after = stored[-1].seq
             # Once a record of a session has failed, its later records must wait to stay in order.
-            ready = [each for each in stored if (each.record.scope, str(each.record.key)) not in failed]
+            ready = [each for each in stored if (each.scope, str(each.key)) not in failed]
             done = await self._append(ready, failed) if self._is_mirroring else [each.seq for each in ready]
             if done:
                 self._records.mark_written(done)
@@ -390,12 +390,11 @@ class SessionFileWriter:
                 await self._write_again(file, failed)
         return failed
 
-    async def _append(self, records: Sequence[StoredRecord], failed: _Failures) -> list[int]:
+    async def _append(self, records: Sequence[UnwrittenTurn], failed: _Failures) -> list[int]:
         """Append records to their files; return the seqs of those that are written."""
-        by_transcript: dict[_TranscriptName, list[StoredRecord]] = {}
+        by_transcript: dict[_TranscriptName, list[UnwrittenTurn]] = {}
         for each in records:
-            record = each.record
-            by_transcript.setdefault(_TranscriptName(record.scope, record.key, record.transcript), []).append(each)
+            by_transcript.setdefault(_TranscriptName(each.scope, each.key, each.transcript), []).append(each)
         done: list[int] = []
         batch: dict[tuple[str, str], _FileAppend] = {}  # by session
         for transcript, own in by_transcript.items():
@@ -412,7 +411,7 @@ class SessionFileWriter:
                 failed[session] = _reason(error)
         return done + await self._write_batch(batch.values(), failed)
 
-    async def _prepare(self, transcript: _TranscriptName, records: Sequence[StoredRecord]) -> _FileAppend:
+    async def _prepare(self, transcript: _TranscriptName, records: Sequence[UnwrittenTurn]) -> _FileAppend:
         """Return the bytes to append to the file of *transcript*, which is found or written again if need be."""
         current = path = transcript_path(self._home, transcript.scope, str(transcript.key))
         file = self._files.get(path) if transcript.id else None  # records of no transcript are in no file
@@ -421,7 +420,7 @@ class SessionFileWriter:
             self._files[path] = file
         reached = file.seq if file is not None else records[-1].seq
         new = [each for each in records if each.seq > reached]
-        ending = next((each.record.turn for each in records if each.record.new_transcript), "")
+        ending = next((each.turn for each in records if each.new_transcript), "")
         return _FileAppend(
             transcript=transcript,
             path=path,
@@ -463,12 +462,12 @@ class SessionFileWriter:
             self._sync_at = asyncio.get_running_loop().time() + _LONGEST_UNSYNCED
         self._unsynced[each.path] = each.transcript
 
-    async def _open(self, transcript: _TranscriptName, first: StoredRecord) -> tuple[Path, _KnownFile]:
+    async def _open(self, transcript: _TranscriptName, first: UnwrittenTurn) -> tuple[Path, _KnownFile]:
         """Return the file that *transcript* is in, and its content, which is all before the record *first*."""
         end = await self._transcripts.end(transcript.scope, transcript.key, transcript.id, before=first.seq)
         path = await self._place(transcript, end)
 
-        size = await wait_for_thread(asyncio.to_thread(self._begin_file, path, transcript, first.record.at, end.last))
+        size = await wait_for_thread(asyncio.to_thread(self._begin_file, path, transcript, first.at, end.last))
         if size is None or not await self._is_whole(path, size, transcript, end, first.seq):
             return path, await self._rewrite(transcript, path)
         return path, _KnownFile(transcript.id, size, first.seq - 1)

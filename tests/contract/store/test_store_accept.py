@@ -26,6 +26,7 @@ from gateway.store import expiry
 from gateway.store.engine import StoreLimits
 from gateway.store.inbox import LONGEST_ID
 from gateway.store.sql_store import SqlStore
+from gateway.text.json_lines import decode_lines
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
     ANN,
@@ -385,7 +386,7 @@ async def test_strange_text_is_kept_as_it_is(store: SqlStore, text: str) -> None
     assert delivery is not None
     assert delivery.message.text == text
     [stored] = await store.records.unwritten(0, 10)
-    assert stored.record.lines[1]["content"] == text
+    assert decode_lines(stored.body)[1]["content"] == text
 
 
 async def test_a_dead_letter_and_its_message_stay_known(store: SqlStore) -> None:

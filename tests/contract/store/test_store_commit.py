@@ -16,6 +16,7 @@ from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import Job, JobAdvance, TurnCommit, TurnStep
 from gateway.ports.memory import FileKind
 from gateway.store.sql_store import SqlStore
+from gateway.text.json_lines import decode_lines
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
     ANN,
@@ -45,7 +46,9 @@ async def test_a_commit_is_all_there_after_a_kill(backend: StoreBackend) -> None
     commit = answered(lease, "one", "two", jobs=(JOB,), blobs={digest_of("text"): "text"})
     assert await store.journal.commit(lease, commit) == commit.record
     store = await backend.reopen()
-    assert [stored.record for stored in await store.records.unwritten(0, 10)] == [replace(commit.record, blobs={})]
+    [unwritten] = await store.records.unwritten(0, 10)
+    assert decode_lines(unwritten.body)[: len(commit.record.lines)] == list(commit.record.lines)
+    assert await store.journal.commit(lease, answered(lease, "late")) == replace(commit.record, blobs={})
     assert await store.files.load_small("", FileKind.TEXT, [digest_of("text")]) == {digest_of("text"): b"text"}
     assert [each.message for each in await store.outbox.undelivered(ANN)] == list(outbound(lease, "one", "two"))
     assert await store.jobs.pending_in("people/ann") == (JOB,)
@@ -127,7 +130,7 @@ async def test_a_control_row_is_settled_beside_a_running_turn(store: SqlStore) -
     again = await store.journal.settle(row, TurnCommit(record=record))
     assert (again.turn, again.lines[:-1], again.lines[-1]["kind"]) == ("tstatus", record.lines, "end")
     await store.journal.commit(lease, answered(lease))
-    assert [stored.record.turn for stored in await store.records.unwritten(0, 10)] == ["tstatus", lease.turn]
+    assert [stored.turn for stored in await store.records.unwritten(0, 10)] == ["tstatus", lease.turn]
     story = await store.journal.trace("tstatus")
     assert story is not None
     assert story.inbox[0]["state"] == "answered"
@@ -170,12 +173,12 @@ async def test_turns_that_are_in_their_files_are_not_returned_again(backend: Sto
     store = await backend.open()
     turns = [(await answer(store, said(id=str(n), key=key), "x")).turn for n, key in enumerate((ANN, BOB, ANN))]
     records = await store.records.unwritten(0, 10)
-    assert [stored.record.turn for stored in records] == turns
-    assert [stored.record.turn for stored in await store.records.unwritten(records[0].seq, 1)] == [turns[1]]
+    assert [stored.turn for stored in records] == turns
+    assert [stored.turn for stored in await store.records.unwritten(records[0].seq, 1)] == [turns[1]]
     store.records.mark_written([stored.seq for stored in records[:2]])
-    assert [stored.record.turn for stored in await store.records.unwritten(0, 10)] == [turns[2]]
+    assert [stored.turn for stored in await store.records.unwritten(0, 10)] == [turns[2]]
     store = await backend.reopen()
-    assert [stored.record.turn for stored in await store.records.unwritten(0, 10)] == [turns[2]]
+    assert [stored.turn for stored in await store.records.unwritten(0, 10)] == [turns[2]]
     assert [each.turn for each in await store.transcripts.scan("")] == [turns[0], turns[2], turns[1]]
 
 

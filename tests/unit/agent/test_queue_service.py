@@ -5,6 +5,7 @@ from __future__ import annotations
 from agent.commands.command_services import QueueService
 from agent.turns.turn import RunningTurns
 from gateway.events import DeliveryReceipt, MessagePart
+from gateway.text.json_lines import decode_lines
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import ANN, answered, begin_turn, next_delivery, said
@@ -38,7 +39,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: VirtualClock) -> Non
     assert await queue.stop(ANN, sender="", before=99) == (False, 0)
 
     assert await store.outbox.next(ANN) is None
-    written = [line for stored in await store.records.unwritten(1, 10) for line in stored.record.lines]
+    written = [line for stored in await store.records.unwritten(1, 10) for line in decode_lines(stored.body)]
     assert [(line["kind"], line["turn"], line["shown"]) for line in written[:-1]] == [("cut", lease.turn, [1])]
     assert written[-1]["kind"] == "end"
     await store.close()

@@ -21,6 +21,7 @@ from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prom
 from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
 from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord
+from gateway.text.json_lines import decode_lines
 from tests.fakes.consolidation_scene import ConsolidationScene, LooseDisk
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name
 
@@ -190,8 +191,8 @@ async def test_tokens_fall_with_every_round_and_prompts_stay_the_same_in_between
     for n in range(300):
         asked, answered, results = sizes(n * 7 + 1, seeded(n))
         await talk.turn(asked, answered, results[:1])
-        record = talk.world.records.stored[-1].record
-        recorded = [line for line in record.lines if line.get("kind") in ("trim", "mark", "snapshot")]
+        stored = talk.world.records.stored[-1]
+        recorded = [line for line in decode_lines(stored.body) if line.get("kind") in ("trim", "mark", "snapshot")]
         breaks += talk.prompts[-1][: len(last)] != last
         moves += bool(recorded)
         assert talk.prompts[-1][: len(last)] == last or recorded, n

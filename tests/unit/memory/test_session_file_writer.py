@@ -879,7 +879,7 @@ async def test_what_cannot_be_written_at_all_stops_nobody_else(tmp_path: Path) -
     mirror = mirror_of(tmp_path, records)
     assert not await mirror.flush()
     assert turns(path_of(tmp_path, BOBS_SCOPE, BOB)) == names("bobs")
-    assert [each.record.scope for each in records.stored] == ["../../etc"]
+    assert [each.scope for each in records.stored] == ["../../etc"]
 
 
 async def test_run_writes_what_comes_and_what_was_left(tmp_path: Path, clock: VirtualClock) -> None:
