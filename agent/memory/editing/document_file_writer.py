@@ -451,8 +451,8 @@ class DocumentFileWriter:
 
         return [scope for scope in ("", *list_scopes(self._home)) if is_edited(scope)]
 
-    def _changed(self, seen: Mapping[str, _SeenFiles]) -> list[str]:
-        return [scope for scope, files in seen.items() if _signatures(files.paths) != files.signatures]
+    def _changed(self, files_of: Mapping[str, _SeenFiles]) -> list[str]:
+        return [scope for scope, files in files_of.items() if _signatures(files.paths) != files.signatures]
 
     def _look(self, place: _DocumentPaths) -> _FileLook:
         """Return the edits of the file, and of the old one that came out of the last exchange."""
