@@ -31,11 +31,17 @@ from tests.faults.shim import NoCompiler
 if TYPE_CHECKING:
     from tests.fakes.postgres_server import PostgresServer
 
-# `make test` plays the same examples on every run; `make fuzz` plays new ones. Speed is measured in tests/benchmarks.
+# `make test` plays the same examples on every run; `make fuzz` plays new ones, and many. Speed is measured in
+# tests/benchmarks.
 settings.register_profile(
-    "test", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "test",
+    max_examples=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("fuzz", deadline=None, print_blob=True)
+settings.register_profile("fuzz", max_examples=200, deadline=None, print_blob=True)
 settings.load_profile("test")
 # A logged exception is printed plainly: with the variables of every frame it took a second.
 structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback

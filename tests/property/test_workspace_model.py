@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from agent.files.file_workspace import KEPT_FOR, FileWorkspace, ScopeWorkspaces, WorkspaceFull
@@ -65,7 +65,6 @@ async def change(at: FileWorkspace, model: WorkspaceModel, step: tuple[str, str,
 
 
 @given(STEPS)
-@settings(max_examples=60, deadline=None)
 def test_a_workspace_is_a_mapping(steps: list[tuple[str, str, bytes, bool]]) -> None:
     """Contents and marks agree after each step, repeated calls change nothing, and no limit is exceeded."""
     with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.ports.memory import DocumentChange, DocumentState, ScopeHead, TextChange, rev_of
@@ -258,7 +258,6 @@ async def test_changes_of_several_gateways_are_numbered_in_their_order(team: Wor
     assert text == (await documents[0].read(SCOPE, "MEMORY.md")).text
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_changes_and_undos_are_those_of_the_texts(data: st.DataObject) -> None:
     """Any sequence of changes, undos and erasures gives at each version the text that the sequence has on texts."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.base import transcript_lines as build
@@ -163,7 +163,6 @@ async def _play(home: Path, window: int, steps: list[tuple[str, int]]) -> None:
 
 
 @given(STEPS, st.sampled_from([0, 1, 4, 10, 100]))
-@settings(max_examples=150, deadline=None)
 def test_reopening_changes_no_byte(steps: list[tuple[str, int]], window: int) -> None:
     """Through tools, deltas, snapshots, marks, pointers, trims, deletions, /new and turns in no file yet."""
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.ports.memory import DocumentChange, DocumentState
@@ -85,6 +85,7 @@ def test_a_line_that_moves_or_comes_back_is_the_same_line() -> None:
     assert first_added("- cat", 6) == 2
 
 
+@settings(max_examples=100)
 @given(st.lists(st.lists(LINES, max_size=8).map("\n".join), min_size=2, max_size=5))
 def test_an_undone_change_leaves_every_line_as_it_was(texts: list[str]) -> None:
     """Each line that the change removed has its identity again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.memory.documents.scope_documents import change_document
@@ -21,7 +21,6 @@ LINES = st.sampled_from(
 TEXTS = st.lists(LINES, max_size=7).map("\n".join)
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_changes_merges_and_undos_are_those_of_texts(data: st.DataObject) -> None:
     """A text is replaced, merged with what a stale copy became, or a change is undone; each line keeps a source."""

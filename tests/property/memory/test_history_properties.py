@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.base.disk import Disk
@@ -109,7 +109,6 @@ def files_of(folder: Path) -> Mapping[str, bytes]:
     return {path.name: data for path in folder.iterdir() if path.name != LOCK and (data := path.read_bytes())}
 
 
-@settings(max_examples=50, deadline=None)
 @given(STEPS)
 def test_rows_are_printed_as_the_files_would_be(steps: list[tuple[Any, ...]]) -> None:
     """Byte for byte, history.jsonl, HISTORY.md, raw.jsonl and the cursors; read again, they are the same rows."""
@@ -125,7 +124,6 @@ def test_rows_are_printed_as_the_files_would_be(steps: list[tuple[Any, ...]]) ->
         assert (again.entries, again.raws, again.dream_cursor) == (found.entries, found.raws, found.dream_cursor)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(ENTRIES, max_size=4), NOTES, MARKS)
 def test_files_and_rows_are_each_others_copy(
     entries: list[HistoryEntry], notes: dict[str, bytes], marks: dict[MarkKind, dict[str, str]]
@@ -153,7 +151,6 @@ def test_files_and_rows_are_each_others_copy(
         assert (again.entries, again.notes, again.cursor) == (found.entries, found.notes, found.cursor)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(ENTRIES), st.lists(st.integers(-1, 5), min_size=6))
 def test_edited_cursors_are_made_to_rise(entries: list[HistoryEntry], cursors: list[int]) -> None:
     """A file in which a person copied or moved lines is taken over with all of them, in their order."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.base import transcript_lines as build
@@ -193,7 +193,6 @@ def _without(word: bytes, raw: bytes) -> bytes:
 
 
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
 def test_in_the_end_the_files_are_the_rows(steps: list[tuple[str, int]]) -> None:
     """One file for each transcript with turns, with its head and its rows, and no word that was erased anywhere."""
     asyncio.run(_check_files(steps))
@@ -235,7 +234,6 @@ async def _check_files(steps: list[tuple[str, int]]) -> None:
 
 
 @given(STEPS)
-@settings(max_examples=150, deadline=None)
 def test_a_window_is_what_all_turns_say(steps: list[tuple[str, int]]) -> None:
     """Reading it from its start on gives what folding every turn of the transcript gives."""
     asyncio.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from agent.attachments.attachment_loader import MOST_FILES, MOST_PICTURES, AttachmentLoader
@@ -59,7 +59,7 @@ def taker(files: BytesPlatform, blobs: FakeBlobs | None = None) -> AttachmentLoa
     return AttachmentLoader(files, blobs or FakeBlobs(), text_chars=200, sees=sees)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 @given(
     some.sampled_from(MAGIC),
     some.binary(max_size=300),

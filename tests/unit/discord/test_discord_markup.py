@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.discord import render
@@ -40,7 +40,6 @@ def test_a_fence_inside_code_does_not_end_it() -> None:
     assert written.count("```") == 2
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.text(alphabet="ab*_~`|>#-[]()<@:\\\n \t1.", max_size=5_000))
 def test_every_part_is_within_the_limit_and_leaves_room_for_a_mark(text: str) -> None:
     """Whatever escapes make of it."""

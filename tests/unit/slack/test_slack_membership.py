@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.slack.parse import SlackBotIdentity, changed_user, chat_of, parse_membership, user_of
@@ -63,7 +63,6 @@ JSON = st.recursive(
 KINDS = st.sampled_from(["member_joined_channel", "channel_left", "group_left", "user_change", "message"]) | JSON
 
 
-@settings(max_examples=80, deadline=None)
 @given(KINDS, JSON, JSON, JSON)
 def test_no_shape_breaks_what_is_read_beforehand(kind: Any, user: Any, channel: Any, inviter: Any) -> None:
     """Whatever comes: a place, none, or Unreadable; texts, or nothing."""

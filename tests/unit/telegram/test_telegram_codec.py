@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from channels.telegram import plugin
@@ -132,7 +132,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=120, deadline=None)
 @given(st.sampled_from(["message", "edited_message", "callback_query", "my_chat_member", "poll"]), JSON)
 def test_no_update_breaks_the_codec(field: str, content: Any) -> None:
     """Whatever shape comes: a message, nothing of ours, or Unreadable, whose text holds no word of it."""
@@ -145,7 +144,6 @@ def test_no_update_breaks_the_codec(field: str, content: Any) -> None:
     assert found is None or found.key.channel == "telegram"
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["my_chat_member", "chat_member"]), JSON, JSON)
 def test_no_update_about_members_breaks_the_codec(field: str, change: Any, member: Any) -> None:
     """Whatever shape comes: a place, none, or Unreadable without a word of it."""
@@ -172,7 +170,6 @@ def test_who_decides_changes_when_somebody_becomes_an_admin() -> None:
     assert (gone.chat, gone.title, gone.is_gone) == (GROUP, "The team", True)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(["message", "edited_message", "callback_query", "my_chat_member"]), JSON, st.integers())
 def test_an_event_is_named_the_same_when_it_comes_again(field: str, content: Any, ident: int) -> None:
     """Whatever shape comes: its name does not hang on the update's id, which begins anew after a quiet week."""
@@ -233,7 +230,6 @@ def message(text: str) -> OutboundMessage:
     return OutboundMessage(id="tabcdefghijklmnop.1", key=SessionKey("telegram", "42"), text=text, reply_to="5")
 
 
-@settings(max_examples=150, deadline=None)
 @example(">     > \n**")
 @example(">       indented")
 @example("> `  x`")

@@ -61,7 +61,7 @@ class GeneratedAnswers:
         return ChatReply(text=text, tool_calls=made, model=self.name, tokens=TokenUsage(1, 1), cost=None)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(answers, max_size=8))
 def test_no_answer_loses_an_entry(script: list[Any]) -> None:
     """Each line lives on, or is one of at most three that an operation named; the history is untouched."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.memory.editing.document_edits import DocumentEdit
@@ -173,7 +173,6 @@ operations = st.one_of(
 )
 
 
-@settings(max_examples=80)
 @given(texts, st.lists(operations, max_size=8))
 def test_whatever_is_wanted_no_entry_is_lost(base: str, wanted: list[Operation]) -> None:
     """Every entry lives on, or was named by an operation that was done within the limits; what waits can be done."""

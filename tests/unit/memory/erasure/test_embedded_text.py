@@ -14,7 +14,7 @@ from collections.abc import Callable
 from urllib.parse import quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.commands.privacy import _PURGE
@@ -62,7 +62,6 @@ def test_words_are_found_two_wrappings_deep(first: str, second: str, word: str) 
     assert not other.in_bytes(data)
 
 
-@settings(max_examples=50)
 @given(st.binary(max_size=2_000))
 def test_no_bytes_break_it(data: bytes) -> None:
     """Whatever lies in a folder, and whatever it pretends to be."""

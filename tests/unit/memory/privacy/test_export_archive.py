@@ -9,7 +9,7 @@ import zipfile
 from functools import partial
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from agent.base.disk import Disk
@@ -25,7 +25,6 @@ def content(seed: int, size: int, *, is_noise: bool) -> bytes:
     return b"".join(hashlib.sha256(f"{seed}.{n}".encode()).digest() for n in range(size // 32 + 1))[:size]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     some.lists(some.tuples(some.integers(0, 90_000), some.booleans(), some.text(max_size=40)), max_size=12),
     some.integers(65_536, 200_000),
