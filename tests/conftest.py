@@ -211,8 +211,9 @@ def mixed(nodeids: Sequence[str]) -> Sequence[int]:
     """Return the places of *nodeids* in the order in which workers run them; each group stays together.
 
     Tests that start gateways wait for processes and timers half of their time, the others compute: spread evenly among
-    each other they leave no processor idle. Those of faults are the longest and come first, those of the folders below
-    tests/e2e are the shortest and come last, so that the workers end together.
+    each other they leave no processor idle. Modules that share a group are the longest unit and begin at once. Those of
+    faults come next, those of the folders below tests/e2e are the shortest and come last, so that the workers end
+    together.
     """
     units: dict[str, list[int]] = {}
     waiting: dict[str, str] = {}  # units, each with the path of its first test
@@ -224,7 +225,8 @@ def mixed(nodeids: Sequence[str]) -> Sequence[int]:
     longest_first = sorted(waiting, key=lambda unit: (waiting[unit].startswith("tests/e2e/"), waiting[unit].count("/")))
     computing = [unit for unit in units if unit not in waiting]
     order = [(place / len(each), unit) for each in (longest_first, computing) for place, unit in enumerate(each)]
-    return [place for _, unit in sorted(order) for place in units[unit]]
+    order.sort(key=lambda each: ("/" in each[1], each))  # the name of a shared group is no path
+    return [place for _, unit in order for place in units[unit]]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -32,8 +32,8 @@ from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.telegram_server import open_telegram
 from tests.faults.process_pool import ForkServer
 
-TOLD = DEADLINE.total_seconds() + 3  # seconds until every signal says so
-ANSWERED = 2.0  # seconds that a signal may take to answer
+TOLD = DEADLINE.total_seconds() + 30  # seconds until every signal says so
+ANSWERED = 4.0  # seconds that a signal may take to answer, less than the store's deadline
 STORE_GAUGES = r"^parlour_(queued|queue_age_seconds|undelivered|dead_letters|transcripts_pending|jobs_waiting)\b"
 
 
@@ -290,7 +290,7 @@ async def test_an_unreachable_platform_does_not_hold_the_others_up(tmp_path: Pat
         environment = {f"{block}TOKEN": "123456789:" + "A" * 35, f"{block}BASE_URL": f"http://{place}/bot"}
         async with gateway(tmp_path / "home", zygote, **environment) as process, asking(process) as ask:
             assert (await ask("/readyz"))[0] == 503
-            assert await until(ask, "/readyz", lambda status, _: status == 200, 13) > 3
+            assert await until(ask, "/readyz", lambda status, _: status == 200, 60) > 3
             assert json.loads((await ask("/readyz"))[1])["degraded"] == ["telegram"]
 
 
@@ -307,6 +307,6 @@ async def test_workers_gives_up_on_a_locked_table(tmp_path: Path, server: Postgr
         (line,) = [each for each in printed.splitlines() if each.startswith("parlour: ")]
         assert (code, "Traceback" in printed) == (1, False), printed
         assert "statement timeout" in line
-        assert 5 <= took < 15
+        assert 5 <= took < 60
     finally:
         await first.close()

@@ -29,7 +29,7 @@ from tests.faults.memory_plots import MEMORY_PLOTS
 from tests.faults.plot_runner import format_outcomes, play_plot, points_of
 from tests.faults.process_pool import ForkServer
 
-KILLS = {"sqlite": 2, "postgresql": 1}
+KILLS = 1  # of each act on each engine
 _LEAST = 8  # points of the shortest plot
 
 Record = Callable[[str, object], None]
@@ -46,7 +46,7 @@ async def test_killed_anywhere_it_is_done_once(
     server: PostgresServer | None = request.getfixturevalue("postgres") if engine == "postgresql" else None
     points = await points_of(zygote, MEMORY_PLOTS[name], server)
     assert len(points) >= _LEAST
-    kills = len(points) if os.environ.get("CROSSINGS") == "full" else KILLS[engine]
+    kills = len(points) if os.environ.get("CROSSINGS") == "full" else KILLS
     numbers = [min(at + len(points) // (2 * kills), len(points)) for at in spread(len(points), kills)]
     outcomes = await play_plot(zygote, MEMORY_PLOTS[name], numbers, [server] if server is not None else [None] * 3)
     record_property("figure", f"{name} on {engine}, kill_before, of {len(points)} points: {format_outcomes(outcomes)}")

@@ -321,7 +321,7 @@ async def test_bytes_that_are_still_being_written_when_a_change_is_cancelled_are
 
     def write_slowly(path: Path, data: bytes) -> None:
         has_begun.set()
-        may_end.wait(10)
+        may_end.wait(60)
         write(path, data)
         is_written.set()
 
@@ -336,7 +336,7 @@ async def test_bytes_that_are_still_being_written_when_a_change_is_cancelled_are
     await asyncio.wait([task])
     await files.collect_garbage()
     may_end.set()
-    assert await asyncio.to_thread(is_written.wait, 10)
+    assert await asyncio.to_thread(is_written.wait, 60)
     backend.wall.advance(seconds=module.KEPT_FOR.total_seconds() + 1)
     await files.collect_garbage()
     assert stored_bytes(backend, place) == 0

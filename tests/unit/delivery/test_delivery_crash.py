@@ -167,9 +167,19 @@ TROUBLES = {
     [(KEYED, False), (RINGING, True), (RINGING, False), (PLAIN, False)],
     ids=["key", "history", "blind", "no-edits"],
 )
-@pytest.mark.parametrize(("text", "pause"), [(ONE, 0), (ONE, 60), (MANY, 0)], ids=["one", "late", "many"])
+@pytest.mark.parametrize(
+    ("trouble", "text", "pause"),
+    [
+        ("calm", ONE, 0),
+        ("calm", ONE, 60),
+        ("calm", MANY, 0),
+        ("later", MANY, 0),
+        ("lost", ONE, 60),
+        ("lost", MANY, 0),
+    ],
+    ids=["calm-one", "calm-late", "calm-many", "later-many", "lost-late", "lost-many"],
+)
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("trouble", TROUBLES)
 async def test_no_death_doubles_or_loses_an_answer(
     opens: OpensGateway,
     capabilities: ChannelCapabilities,

@@ -61,7 +61,7 @@ async def test_servers_that_answer_are_found_beside_those_that_do_not(monkeypatc
         use_ports(monkeypatch, places)
         began = time.monotonic()
         found = await find_local_servers()
-        assert time.monotonic() - began < 3.0
+        assert time.monotonic() - began < 20  # a second, and a busy machine; the one that hangs never answers
     assert [(each.title, each.models.api_base, list(each.models.chat_names)) for each in found] == [
         ("Ollama", f"http://{ollama}/v1", ["qwen3:4b"]),
         ("LM Studio", f"http://{empty}/v1", []),
