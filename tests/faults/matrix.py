@@ -109,6 +109,16 @@ async def play_all(
     return [task.result() for task in tasks]
 
 
+async def play_until(zygote: ForkServer, every: Sequence[FaultCase], said: str) -> list[ScenarioOutcome]:
+    """Play cases, some side by side, until *said* is among what is wrong; return their outcomes."""
+    outcomes: list[ScenarioOutcome] = []
+    for first in range(0, len(every), AT_ONCE):
+        outcomes += await play_all(zygote, every[first : first + AT_ONCE])
+        if said in verdict(outcomes):
+            break
+    return outcomes
+
+
 def summary(outcomes: Sequence[ScenarioOutcome]) -> str:
     """Return one line: how many were played, struck, restarted; how many answers came marked, tools unknown."""
     struck = [outcome for outcome in outcomes if outcome.struck]

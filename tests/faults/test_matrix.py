@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.matrix import cases, count, decisive, kinds, play_all, spread, summary, verdict
+from tests.faults.matrix import cases, count, decisive, kinds, play_all, play_until, spread, summary, verdict
 from tests.faults.process_pool import ForkServer
 from tests.faults.scenario import FaultCase
 from tests.faults.shim import ShimMode
@@ -87,5 +87,5 @@ async def test_a_gateway_that_breaks_a_promise_is_found_out(
     base = FaultCase(send_key=False, sabotage=sabotage, patience=5.0, lives=2)
     total = sum(point.startswith(of) for point in await count(zygote, base))
     at = [n if n > 0 else total + n for n in which]
-    outcomes = await play_all(zygote, [replace(base, mode=mode, of=of, at=n) for n in at])
+    outcomes = await play_until(zygote, [replace(base, mode=mode, of=of, at=n) for n in at], said)
     assert said in verdict(outcomes), summary(outcomes)
