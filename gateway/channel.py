@@ -12,20 +12,18 @@ from gateway.events import Attachment, DeliveryReceipt, InboundMessage, MessageP
 from gateway.ports.channel import (
     ChannelCapabilities,
     ChatActivity,
-    PlatformEvent,
-    ReplyPolicies,
-    ReplyPolicy,
-    in_english,
-)
-from gateway.ports.conversations import (
     ConversationHits,
     ConversationInfo,
     DisplayedMessage,
     DisplayedPage,
     LineSource,
     ModelOffer,
+    PlatformEvent,
     ReminderEntry,
+    ReplyPolicies,
+    ReplyPolicy,
     SessionInfo,
+    in_english,
 )
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.stored_sessions import visible_lines
 from agent.memory.update.memory_updates import UpdateAnswer, UpdateContext
 from gateway.events import SessionKey
-from gateway.ports.conversations import (
+from gateway.ports.channel import (
     LONGEST_TITLE,
     MOST_CONVERSATIONS,
     RESTORABLE,

@@ -24,8 +24,7 @@ from gateway.events import Attachment, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate
 from gateway.i18n.languages import accepted_languages
 from gateway.net.addresses import FORWARDING_HEADERS, is_system_account
-from gateway.ports.channel import channel_wide_key
-from gateway.ports.conversations import MOST_CONVERSATIONS
+from gateway.ports.channel import MOST_CONVERSATIONS, channel_wide_key
 
 log = structlog.get_logger(__name__)
 

@@ -28,8 +28,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.i18n import FALLBACK, translate
-from gateway.ports.channel import ChatActivity, IntakeResult
-from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.channel import ChatActivity, DisplayedMessage, IntakeResult
 from gateway.text import button_rows, find_command, render_plain, sanitize, split_bounded
 from gateway.text.message_text import is_source_address
 

@@ -23,7 +23,7 @@ from gateway.channel import ConversationStore, PersonPanels
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from gateway.ports.conversations import LONGEST_TITLE, ConversationInfo
+from gateway.ports.channel import LONGEST_TITLE, ConversationInfo
 
 LONGEST_CHANGE = 4_096  # bytes
 LONGEST_QUERY = 200  # characters

@@ -17,7 +17,7 @@ from channels.web.frame_codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT, Fra
 from gateway.channel import SessionReader
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, translate
-from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.channel import DisplayedMessage
 from gateway.text import sanitize, split_bounded
 
 MOST_WAITING = 2_000  # frames; a window that does not read is closed, and gets the history when it is back

@@ -20,7 +20,7 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, 
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports.access import AccessChange, actor_outside
-from gateway.ports.conversations import MOST_LINES, LineSource, ModelOffer, ReminderEntry
+from gateway.ports.channel import MOST_LINES, LineSource, ModelOffer, ReminderEntry
 from gateway.ports.journal import InboxRow
 from gateway.settings.channel_blocks import PAGE
 from gateway.web_console.console_routes import WebConsole

@@ -25,7 +25,7 @@ from channels.web.panels import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
 from gateway.app.context import utc_now
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n import translate
-from gateway.ports.conversations import LONGEST_TITLE
+from gateway.ports.channel import LONGEST_TITLE
 from gateway.ports.journal import Job
 from gateway.ports.memory import FileKind
 from tests.fakes.held_model import HeldScriptModel, title_soon

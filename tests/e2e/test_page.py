@@ -18,8 +18,7 @@ from playwright.async_api import Browser, FilePayload, WebSocketRoute, expect
 from gateway.errors import StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import load_catalogue, translate
-from gateway.ports.channel import IntakeResult, IntakeVerdict
-from gateway.ports.conversations import DisplayedMessage, DisplayedPage
+from gateway.ports.channel import DisplayedMessage, DisplayedPage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_chat, open_page, send_text, take_pictures
 from tests.fakes.platform_cases import load_case
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page

@@ -9,7 +9,7 @@ from playwright.async_api import Browser, expect
 
 from channels.web.adapter import MOST_WINDOWS
 from gateway.i18n import translate
-from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.channel import DisplayedMessage
 from tests.fakes.web_services import FakePageServices, serve_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

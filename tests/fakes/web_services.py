@@ -21,12 +21,14 @@ from gateway.ports.channel import (
     CACHED_NOTES,
     AcceptedMessage,
     ChatActivity,
+    DisplayedMessage,
+    DisplayedPage,
     IntakeResult,
     IntakeVerdict,
     MembershipChange,
     PlatformEvent,
+    SessionInfo,
 )
-from gateway.ports.conversations import DisplayedMessage, DisplayedPage, SessionInfo
 from gateway.store.attachment_store import AttachmentStore
 from gateway.store.records import SqlChannelState
 from gateway.web.connections import ConnectionLimits

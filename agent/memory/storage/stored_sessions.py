@@ -29,7 +29,7 @@ from agent.base.transcript_lines import (
     parse_time,
 )
 from gateway.events import AnswerSource, InboundKind, SessionKey, turn_id
-from gateway.ports.conversations import DisplayedMessage, DisplayedPage, SessionInfo
+from gateway.ports.channel import DisplayedMessage, DisplayedPage, SessionInfo
 from gateway.ports.journal import InboxRow, Line, PendingDelivery
 from gateway.ports.memory import StoredTurn, anchor_index
 from gateway.text import append_commands

@@ -24,7 +24,7 @@ from agent.memory.history.history_files import keys_of_all_lines
 from agent.memory.storage.messages import messages_between
 from agent.memory.storage.stored_sessions import order_messages
 from gateway.events import SessionKey
-from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.channel import DisplayedMessage
 from gateway.ports.journal import Line
 from gateway.ports.memory import DocumentChange, HistoryEntry, TextChange
 

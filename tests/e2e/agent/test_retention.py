@@ -16,7 +16,7 @@ from agent.memory.storage.erasure_notes import owed_scopes
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import read_transcript
 from gateway.events import SessionKey
-from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.channel import DisplayedMessage
 from gateway.ports.journal import Job
 from gateway.ports.memory import FileKind, HistoryEntry, NoteChange
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel

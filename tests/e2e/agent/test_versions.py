@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.channel import DisplayedMessage
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, pointers, quiet
 from tests.fakes.held_model import HeldScriptModel, calls, users
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

@@ -15,7 +15,7 @@ from agent.tools.refused_calls import QUESTION_WORDS, REFUSAL_WORDS, find_refuse
 from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
-from gateway.ports.conversations import SessionInfo
+from gateway.ports.channel import SessionInfo
 from gateway.ports.journal import Line
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import OPEN, gateway

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from channels.web import frame_codec
 from channels.web.windows import HistoryPage, HistoryPager, SharedFrame, cut_page
 from gateway.events import AnswerSource, Attachment, SessionKey
-from gateway.ports.conversations import DisplayedMessage, DisplayedPage, SessionInfo
+from gateway.ports.channel import DisplayedMessage, DisplayedPage, SessionInfo
 from gateway.text import sanitize
 from tests.fakes.clock import EPOCH
 

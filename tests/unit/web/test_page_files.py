@@ -15,7 +15,7 @@ from channels.web.adapter import OWNER, WebChannel
 from channels.web.files import MOST_ADDRESSES, ServedFiles
 from channels.web.frame_codec import safe_file_name
 from gateway.events import Attachment, MessagePart
-from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.channel import DisplayedMessage
 from tests.fakes.clock import EPOCH
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 

@@ -21,7 +21,7 @@ from channels.web.windows import MOST_WAITING, PAGE_BYTES, ClientConnection
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports.conversations import DisplayedMessage
+from gateway.ports.channel import DisplayedMessage
 from gateway.web.connections import ConnectionLimits
 from tests.fakes.clock import EPOCH
 from tests.fakes.web_services import FakeBlobs, FakePageServices, ServedPage, serve_page
