@@ -15,11 +15,11 @@ from typing import Any
 from agent.base.file_facts import ASIDE, facts_for_model, facts_in, pictures_in
 from gateway.events import short_id
 from gateway.ports.journal import Line
-from gateway.text import deleted_messages, json_lines
+from gateway.text import json_lines
 
 VERSION = 1
 encode, decode, decode_lines = json_lines.encode_line, json_lines.decode_line, json_lines.decode_lines
-FORGOTTEN, deleted_ids = deleted_messages.FORGOTTEN, deleted_messages.deleted_ids
+FORGOTTEN, deleted_ids = json_lines.FORGOTTEN, json_lines.deleted_ids
 _BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # the line breaks of `str.splitlines`
 
 

@@ -35,7 +35,7 @@ from gateway.ports.memory import (
     StoredTurn,
     document_file,
 )
-from gateway.text.history_lines import read_entry
+from gateway.text.json_lines import read_entry
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

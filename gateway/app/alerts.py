@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gateway.admission import LOCAL_OWNER
 from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
 from gateway.alerts.alert_state import STALE, WebhookOrigin
 from gateway.alerts.monitor import AlertRecipients, StoreNotifier
@@ -16,8 +17,6 @@ from gateway.installation import package_version
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
-
-LOCAL_OWNER = "owner"  # the user of this machine's page and terminal (channels/web/adapter.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,16 @@ import functools
 import gc
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from agent.attachments.process_confinement import probe_confinement
+from agent.memory.account_links.account_linker import LINK, AccountLinker
 from agent.memory.adoption import adopt_documents, adopt_histories, adopt_transcripts
 from agent.memory.file_adoption import (
     adopt_files,
@@ -26,17 +28,20 @@ from agent.memory.file_adoption import (
     drop_earlier_files,
     fetch_earlier_files,
 )
-from gateway.app.context import ExtraPlugins, open_recorder, open_store, utc_now
-from gateway.app.isolation import join_local_accounts, settle_scopes
+from gateway.admission import LOCAL_OWNER
+from gateway.app.context import LOCAL_ACCOUNTS, ChannelPlatforms, ExtraPlugins, open_recorder, open_store, utc_now
 from gateway.app.lost_turns import describe_loss
 from gateway.app.models import take_over_model_facts
 from gateway.app.runtime import Runtime
 from gateway.app.usage import load_counts
 from gateway.control.control_server import ControlServer
 from gateway.errors import UserError, WorkerReplaced
+from gateway.events import PlatformAccount, SessionKey
 from gateway.home_migration import open_home
 from gateway.operations.gateway import GatewayOperations
+from gateway.ports.journal import Job
 from gateway.settings import Settings
+from gateway.settings.channel_blocks import PAGE
 from gateway.store.objects import ObjectStore, open_objects
 from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit
@@ -321,3 +326,95 @@ async def _warm(app: Runtime) -> None:
         # A turn leaves no reference cycle (a test), and libraries few: a collection every 700 objects finds nothing.
         gc.set_threshold(10_000, 5)
         gc.enable()
+
+
+_ADOPT = "adopt"
+_MEMORIES = ("MEMORY.md", "history.jsonl", "HISTORY.md")
+
+
+async def settle_scopes(
+    isolation: str, home: Path, owners: Sequence[str], platforms: ChannelPlatforms, linker: AccountLinker
+) -> None:
+    """Complete interrupted moves, then move the home's shared memory to the owner's scope unless isolation is "shared".
+
+    Raises UserError when the disk refuses; the gateway must not start then.
+    """
+    try:
+        await linker.resume()
+        if isolation == "shared":
+            unread = list(unread_scopes(home))
+            if unread:
+                log.warning("memory.not_read", isolation="shared", scopes=len(unread), first=unread[0])
+        elif has_memory(home):
+            await _adopt(owners, home, platforms, linker)
+    except OSError as error:
+        raise UserError(
+            f"the memory could not be moved within {home} ({error.strerror or error}); free some space and start again"
+        ) from None
+
+
+async def join_local_accounts(store: SqlStore, linker: AccountLinker, now: datetime) -> None:
+    """Make the owner at this machine's page and terminal one person, as `/link` would; later starts change nothing.
+
+    The older scope remains, with the memory and the conversations of both. Where other gateways may be at work, or the
+    transcripts are behind, a job does it. Raises UserError when the disk refuses.
+    """
+    accounts = [each.name for each in LOCAL_ACCOUNTS]
+    if len({store.links.person(each) for each in LOCAL_ACCOUNTS}) == 1:
+        return
+    job = Job(id="link:local", kind=LINK, scope="", payload={"accounts": accounts}, due_at=now)
+    if store.connections is not None or await linker.link(job) is not None:
+        await store.jobs.put(job)
+
+
+async def _adopt(owners: Sequence[str], home: Path, platforms: ChannelPlatforms, linker: AccountLinker) -> None:
+    target = owners_scope(owners, home, platforms)
+    if not target:
+        log.warning(
+            "memory.without_owner",
+            folder=str(home / "memory"),
+            hint="this memory is not used; set PARLOUR_OWNERS to the person it belongs to, and start again",
+        )
+        return
+    await linker.adopt(target, f"{_ADOPT}:{_number(home, target)}")
+    log.info("memory.adopted", scope=target, was=str(home / "memory"))
+
+
+def _number(home: Path, target: str) -> int:
+    """Return a number that no earlier adoption of this scope has had."""
+    mark = home / target / "memory" / ".move"
+    before = mark.read_text("utf-8") if mark.is_file() else ""
+    name, _, number = before.partition(":")
+    return int(number) + 1 if name == _ADOPT and number.isdigit() else 1
+
+
+def has_memory(home: Path) -> bool:
+    """Return True if the home itself holds a memory, as with `memory.isolation: shared`."""
+    there = any((home / "memory" / name).exists() for name in _MEMORIES) or (home / "USER.md").exists()
+    return there or any((home / "sessions").glob("*.jsonl"))
+
+
+def unread_scopes(home: Path) -> Iterator[str]:
+    """Yield the scopes that are not read while `memory.isolation` is "shared"."""
+    for area in ("people", "chats"):
+        for folder in sorted((home / area).glob("*")):
+            if folder.is_dir():
+                yield f"{area}/{folder.name}"
+
+
+def owners_scope(owners: Sequence[str], home: Path, platforms: ChannelPlatforms) -> str:
+    """Return the scope of the first owner whose account can be derived; without owners that of the local user.
+
+    Returns "" when there are owners and none can be derived.
+    """
+    for owner in owners:
+        key = SessionKey.parse(owner)
+        account = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat)
+        if not platforms.has_teams(account.kind):
+            return f"people/{account.name}"
+        # The team is part of the account, and no setting names it.
+        names = [path.name for path in sorted((home / "people").glob("*"))]
+        written = [name for name in names if PlatformAccount.from_name(name).user == account]
+        if len(written) == 1:
+            return f"people/{written[0]}"
+    return "" if owners else f"people/{PlatformAccount(kind=PAGE, id=LOCAL_OWNER).name}"

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 from agent.llm.chat_model import ChatModel
 from agent.memory.erasure.commit_filter import CommitFilter
 from agent.tools.tool import Tool
-from gateway.admission import AdmissionPolicy
+from gateway.admission import LOCAL_OWNER, AdmissionPolicy
 from gateway.app.job_kinds import JOB_KINDS
 from gateway.channel import ChannelPlugin
 from gateway.errors import SettingsError, UserError
+from gateway.events import PlatformAccount
 from gateway.installation import HOW_TO_INSTALL, load_entry_points
 from gateway.ports.channel import PlatformTraits
 from gateway.settings import InstalledPlugins, Settings
+from gateway.settings.channel_blocks import ALWAYS_THERE
 from gateway.store.engine import BLANK_AFTER, StoreLimits
 from gateway.web.metrics import PrometheusRecorder
 
@@ -83,6 +85,8 @@ class ChannelPlatforms(Mapping[str, str]):
         return self.traits(platform).has_teams
 
 
+# The owner at this machine. On the page and at the terminal they are one person, whom nothing separates.
+LOCAL_ACCOUNTS = tuple(PlatformAccount(kind=kind, id=LOCAL_OWNER) for kind in ALWAYS_THERE)
 _LAST_EXPORT = timedelta(seconds=5)  # of traces and metrics, at the stop
 
 

@@ -62,10 +62,10 @@ from agent.memory.versioning.message_deletions import (
 from agent.reminders.reminder_jobs import REMINDER_JOBS, SETTLE_JOBS
 from agent.tools.standing_decisions import DECISION_JOBS, StandingDecisions
 from agent.tools.tool_questions import DENIAL_JOBS, QUESTION_JOBS
-from gateway.app.isolation import LOCAL_ACCOUNTS
+from gateway.app.context import LOCAL_ACCOUNTS
 from gateway.app.job_kinds import JOB_KINDS
 from gateway.app.models import configured_models
-from gateway.unscoped_data import HomeUnscopedData
+from gateway.home import HomeUnscopedData
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime

@@ -85,9 +85,8 @@ from gateway.store.attachment_store import AttachmentStore
 from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
-from gateway.web.health import HealthEndpoints
 from gateway.web.metrics import OF_STORE, PrometheusRecorder, metrics_route, record_depth
-from gateway.web.server import WebServer
+from gateway.web.server import HealthEndpoints, WebServer
 from gateway.web_console.console_routes import WebConsole
 
 if TYPE_CHECKING:

@@ -34,8 +34,7 @@ from gateway.store.engine import StoreEngine
 from gateway.store.erased_words import Clear, ErasedWords, store_cleared
 from gateway.store.row_codec import quote, unquote
 from gateway.store.transcripts import MAKE_STALE
-from gateway.text.history_lines import encode_entry, encode_raw, read_entry
-from gateway.text.json_lines import decode_line
+from gateway.text.json_lines import decode_line, encode_entry, encode_raw, read_entry
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -14,7 +14,7 @@ from gateway.ports.memory import UNINDEX
 from gateway.store.database import Database
 from gateway.store.row_codec import encode_job, put_job, quote, sql, write_key
 from gateway.store.transcripts import MAKE_STALE
-from gateway.text.deleted_messages import blank_message, find_message
+from gateway.text.json_lines import blank_message, find_message
 
 _SLICE = 128  # turns read in one operation
 _OF_CHAT = "SELECT seq, transcript, body FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL"

@@ -37,8 +37,7 @@ from gateway.store.row_codec import (
 )
 from gateway.store.session_queue import pending_note
 from gateway.store.usage import mark_cap_notices
-from gateway.text.deleted_messages import deleted_ids
-from gateway.text.json_lines import decode_lines, encode_lines
+from gateway.text.json_lines import decode_lines, deleted_ids, encode_lines
 
 _RECORD = (
     "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "

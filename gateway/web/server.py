@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import BaseRoute
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
 
 from gateway.errors import UserError
 from gateway.net.addresses import cannot_listen, is_loopback
 from gateway.web.connections import ConnectionLimiter, ConnectionLimits, connection_limit
-from gateway.web.forwarded import TrustedProxies
-from gateway.web.origin_guard import OriginGuardMiddleware, OriginPolicy
+from gateway.web.origin_guard import OriginGuardMiddleware, OriginPolicy, TrustedProxies, is_known_host
 from gateway.web.protocols import LimitedHttpProtocol, LimitedServerState
 
 log = structlog.get_logger(__name__)
@@ -238,3 +239,30 @@ def _bound(family: int, address: object) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+class HealthEndpoints:
+    """`/healthz`: the process is alive. `/readyz`: the store can be written and every channel was tried.
+
+    Load balancers and probes ask by an address or a service name, so both answer to every Host header, with a bare
+    word: a foreign page whose name was pointed at this server reads no more. Requests by a known name get the
+    particulars. Neither waits for the store.
+    """
+
+    def __init__(self, readiness: Callable[[], tuple[bool, Mapping[str, object]]]) -> None:
+        """*readiness* returns whether traffic may come, and the body of /readyz."""
+        self._readiness = readiness
+
+    def routes(self) -> list[Route]:
+        """Return both routes."""
+        return [Route("/healthz", self._alive, methods=["GET"]), Route("/readyz", self._ready, methods=["GET"])]
+
+    async def _alive(self, request: Request) -> Response:
+        return JSONResponse({"alive": True}) if is_known_host(request) else PlainTextResponse("alive\n")
+
+    async def _ready(self, request: Request) -> Response:
+        ready, body = self._readiness()
+        status = 200 if ready else 503
+        if not is_known_host(request):
+            return PlainTextResponse("ready\n" if ready else "not ready\n", status)
+        return JSONResponse(body, status)

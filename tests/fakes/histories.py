@@ -18,7 +18,7 @@ from gateway.store.history import SqlHistory
 from gateway.store.sqlite import schema
 from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import Operation, StoreWriter
-from gateway.text.history_lines import read_entry
+from gateway.text.json_lines import read_entry
 from tests.fakes.memory import SCOPE, FakeRecords, FaultyDisk
 from tests.fakes.store import InlineWriter, new_connection
 

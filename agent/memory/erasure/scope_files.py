@@ -27,12 +27,12 @@ from gateway.ports.memory import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind
 if TYPE_CHECKING:
     from agent.memory.editing.staged_change_store import StagedChangeStore
     from agent.memory.search.scope_recall import ScopeRecall
+    from gateway.home import HomeUnscopedData
     from gateway.store.erasure import SqlErasure
     from gateway.store.files import SqlFiles
     from gateway.store.history import SqlHistory
     from gateway.store.jobs import SqlJobs
     from gateway.store.records import SqlTurnRecords
-    from gateway.unscoped_data import HomeUnscopedData
 
 OWN_FILES, SESSIONS = "files", "sessions"
 _AREAS = (SESSIONS, "memory", BYTES)

@@ -54,7 +54,7 @@ from gateway.ports.memory import (
     ScopeHistory,
     document_file,
 )
-from gateway.text.history_lines import encode_entry, encode_raw, read_entry
+from gateway.text.json_lines import encode_entry, encode_raw, read_entry
 
 log = structlog.get_logger(__name__)
 

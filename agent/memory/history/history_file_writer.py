@@ -24,7 +24,7 @@ from agent.base.transcript_lines import decode, encode
 from agent.memory.history.history_files import CURSOR, is_history_file, print_entries, printed_files
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import HISTORY_JSONL, HISTORY_MD, StalePath
-from gateway.text.history_lines import encode_entry
+from gateway.text.json_lines import encode_entry
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

@@ -30,7 +30,7 @@ from gateway.ports.memory import (
     StoredNote,
     mark_file,
 )
-from gateway.text.history_lines import encode_entry, read_entry
+from gateway.text.json_lines import encode_entry, read_entry
 
 if TYPE_CHECKING:
     from gateway.store.history import SqlHistory

@@ -42,7 +42,7 @@ from agent.memory.versioning.memory_service import remembering_turn
 from gateway.events import SessionKey, short_id
 from gateway.ports.journal import InboxRow, Job, MessageOutcome, SessionRow, TurnRecord
 from gateway.ports.memory import HISTORY_JSONL, RAW_JSONL, UNINDEX, DocumentChange, FileKind, HistoryEntry, StoredTurn
-from gateway.text.deleted_messages import DIGEST, find_message
+from gateway.text.json_lines import DIGEST, find_message
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

@@ -21,7 +21,7 @@ from gateway.ports.memory import (
 )
 from gateway.store import history as statements
 from gateway.store.sql_store import SqlStore
-from gateway.text.history_lines import encode_entry, read_entry
+from gateway.text.json_lines import encode_entry, read_entry
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.memory import SCOPE
 from tests.fakes.shared_workers import Workers

@@ -16,7 +16,7 @@ from agent.base.transcript_lines import decode, encode
 from agent.memory.history.folder_store import LOCK, HistoryLog
 from agent.memory.history.history_files import format_entry, printed_files, read_files
 from gateway.ports.memory import HistoryEntry, MarkKind, ScopeHistory, StoredNote
-from gateway.text.history_lines import encode_entry
+from gateway.text.json_lines import encode_entry
 from tests.fakes.memory import SCOPE
 from tests.fakes.store import open_inline_store
 

@@ -19,7 +19,7 @@ from agent.memory.versioning.message_deletions import remove_unreferenced
 from gateway.events import SessionKey
 from gateway.ports.journal import Line, TurnRecord
 from gateway.ports.memory import UNINDEX, FileKind
-from gateway.text.deleted_messages import blank_message, find_message
+from gateway.text.json_lines import blank_message, find_message
 from tests.fakes.memory import ANN, SCOPE, START, FakeRecords, exchange, turn_name
 from tests.fakes.store import open_inline_store
 

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from gateway.errors import UserError
-from gateway.web.forwarded import ResolvedRequest, TrustedProxies
+from gateway.web.origin_guard import ResolvedRequest, TrustedProxies
 from gateway.web.server import WebServer
 from tests.fakes.web_services import FakePageServices, serve_page
 

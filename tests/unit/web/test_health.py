@@ -22,9 +22,8 @@ from starlette.routing import Route
 from gateway.errors import StoreUnavailable
 from gateway.health.gateway_checks import readiness
 from gateway.store_watcher import CALM, StoreState, StoreWatcher
-from gateway.web.health import HealthEndpoints
 from gateway.web.metrics import DEPTH, METRICS, OF_STORE, MetricKind, PrometheusRecorder, metrics_route, record_depth
-from gateway.web.server import WebServer
+from gateway.web.server import HealthEndpoints, WebServer
 from tests.fakes.clock import VirtualClock
 
 
