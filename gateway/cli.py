@@ -135,7 +135,7 @@ def doctor(
 @app.command("workers")
 def list_workers(as_json: AsJson = False) -> None:
     """List the gateways that use the database, and what each of them runs."""
-    from gateway.commands.workers import show_workers
+    from gateway.commands.store import show_workers
 
     show_workers(as_json=as_json)
 
@@ -150,7 +150,7 @@ def restore(
     yes: Sure = False,
 ) -> None:
     """Restore a backup into the home, after verifying it and showing its contents."""
-    from gateway.commands.restore_backup import put_back
+    from gateway.commands.recovery import put_back
 
     put_back(file, force=force, choice=open_work, is_sure=yes)
 
@@ -161,7 +161,7 @@ def accept_loss(
     yes: Sure = False,
 ) -> None:
     """Continue with a home whose journal is lost, damaged or outdated, when no backup can be restored."""
-    from gateway.commands.restore_backup import accept_loss as accept
+    from gateway.commands.recovery import accept_loss as accept
 
     accept(open_work, is_sure=yes)
 
@@ -201,7 +201,7 @@ def migrate_store(
 
     Every table is read back and compared. Run it again if it is interrupted.
     """
-    from gateway.commands.store_migration import migrate_store as move
+    from gateway.commands.store import migrate_store as move
 
     move(target)
 
@@ -213,7 +213,7 @@ def check_store(
     as_json: AsJson = False,
 ) -> None:
     """Read the whole store and list damaged rows and files, with the remedy. Exit code 2 if one is left."""
-    from gateway.commands.store_migration import check_store as check
+    from gateway.commands.store import check_store as check
 
     raise typer.Exit(check(removes=remove, is_sure=yes, as_json=as_json))
 
@@ -245,7 +245,7 @@ def import_mirror(open_work: OpenWorkChoice = OpenChoice.ANSWER, yes: Sure = Fal
 
     Shows what that is, and asks. No gateway may be running. Run it again if it is interrupted.
     """
-    from gateway.commands.file_import import take_mirror
+    from gateway.commands.recovery import take_mirror
 
     take_mirror(open_work, is_sure=yes)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from agent.base.transcript_lines import FORGOTTEN
@@ -18,8 +17,8 @@ from agent.memory.storage.messages import DISABLED_MEMORY_WINDOW
 from agent.tools.offline_model import hint
 from agent.turns.turn import RETRY_PREFIX, retried_turn
 from gateway.events import UNKNOWN, InboundKind, Role
-from gateway.i18n import command_prefix, translate
-from gateway.i18n.formats import format_moment, format_time_of_day
+from gateway.i18n import command_prefix
+from gateway.i18n.formats import format_moment, format_time_of_day, format_usage
 from gateway.i18n.missing_abilities import describe_missing
 from gateway.ports.access import CapAllowance, ToolAllowance
 from gateway.ports.journal import Job
@@ -111,8 +110,8 @@ async def usage(context: CommandContext) -> CommandReply:
     today = await service.totals(since=day_start(context), accounts=accounts)
     month = await service.totals(since=context.now - timedelta(days=30), accounts=accounts)
     lines = [
-        context.translate("commands.usage_today", **usage_fields(today, context.language)),
-        context.translate("commands.usage_month", **usage_fields(month, context.language)),
+        context.translate("commands.usage_today", **format_usage(today, context.language)),
+        context.translate("commands.usage_month", **format_usage(month, context.language)),
         *await _memory_line(context),
         *(
             _allowance_line(context, each)
@@ -135,7 +134,7 @@ async def _memory_line(context: CommandContext) -> list[str]:
     answers = sum(row["tokens_in"] + row["tokens_out"] for row in rows if row["purpose"] == "answer")
     if not memory:
         return []
-    fields = usage_fields(memory, context.language)
+    fields = format_usage(memory, context.language)
     percent = round(100 * fields["tokens"] / answers) if answers else 100
     return [context.translate("commands.usage_memory", **fields, percent=percent)]
 
@@ -159,26 +158,6 @@ def day_start(context: CommandContext) -> datetime:
     """Return the start of the day that caps and sums count, in the installation's time zone."""
     local = context.now.astimezone(ZoneInfo(context.services.usage.day_zone))
     return local.replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-def usage_fields(rows: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any]:
-    """Return the sums of *rows* as fields of catalogue sentences. A call of unknown price is not counted as free."""
-    tokens_in = sum(row["tokens_in"] for row in rows)
-    cached = sum(row["tokens_cached"] for row in rows)
-    return {
-        "calls": sum(row["calls"] for row in rows),
-        "tokens": tokens_in + sum(row["tokens_out"] for row in rows),
-        "cached_percent": round(100 * cached / tokens_in) if tokens_in else 0,
-        "cost": _cost(rows, language),
-    }
-
-
-def _cost(rows: Sequence[Mapping[str, Any]], language: str) -> str:
-    known, unpriced = sum(row["known_cost"] for row in rows), sum(row["unpriced_calls"] for row in rows)
-    cost = f"${known:.4f}"
-    if not unpriced:
-        return cost
-    return translate("commands.cost_part" if known else "commands.cost_unknown", language, cost=cost)
 
 
 @command("stop", others=Role.ADMIN, is_control=True)
@@ -232,7 +211,7 @@ async def queue(context: CommandContext) -> CommandReply:
 async def status(context: CommandContext) -> CommandReply:
     """Show model, uptime, running work and today's tokens."""
     facts = await context.services.status()
-    spent = usage_fields(
+    spent = format_usage(
         await context.services.usage.totals(since=day_start(context), chat=str(context.key)), context.language
     )
     lines = [

@@ -1,8 +1,10 @@
-"""Format dates, times and file sizes for a language; the patterns are in the catalogue area `formats`."""
+"""Format dates, times, file sizes and the use of models for a language; patterns are in the area `formats`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from gateway.i18n import translate
@@ -33,3 +35,18 @@ def format_file_size(count: int, language: str = FALLBACK) -> str:
             number = f"{count / bytes_:.1f}".removesuffix(".0").replace(".", DECIMAL[language])
             return f"{number} {unit}"
     return f"{count} B"
+
+
+def format_usage(rows: Sequence[Mapping[str, Any]], language: str = FALLBACK) -> dict[str, Any]:
+    """Return the sums of usage *rows* as fields of sentences: calls, tokens, cached_percent and cost.
+
+    The last is in words: a call whose price is unknown is not counted as free.
+    """
+    names = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
+    calls, tokens_in, tokens_out, cached, known, unpriced = (sum(row[name] for row in rows) for name in names)
+    cost = f"${known:.4f}"
+    if unpriced:
+        word = "commands.cost_part" if known else "commands.cost_unknown"
+        cost = translate(word, language, cost=cost, calls=unpriced)
+    percent = round(100 * cached / tokens_in) if tokens_in else 0
+    return {"calls": calls, "tokens": tokens_in + tokens_out, "cached_percent": percent, "cost": cost}

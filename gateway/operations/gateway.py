@@ -13,9 +13,9 @@ from gateway.control import ControlConnection, Line
 from gateway.control.registry import argument, operation, option, plain, rows
 from gateway.errors import FileUnavailable, UserError
 from gateway.events import Role, short_turn_id
+from gateway.i18n.formats import format_usage
 from gateway.installation import program_version
 from gateway.operations.group import OperationGroup, parse_chat
-from gateway.operations.usage import summarize_usage
 from gateway.settings.channel_blocks import PAGE
 from gateway.text.text_units import strip_control_characters
 
@@ -58,8 +58,8 @@ def status_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
         if any(job[name] for name in ("running", "waiting", "later", "done", "failures", "last_run")):
             yield f"{'job ' + job['kind']:16} {_job_row(job)}"
     if today:
-        calls, tokens, cached, cost = summarize_usage(today)
-        yield f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of input tokens cached, cost {cost}"
+        sums = "{calls:,} model calls, {tokens:,} tokens, {cached_percent}% of input tokens cached, cost {cost}"
+        yield f"{'today':16} {sums.format(**format_usage(today))}"
     if budget and budget["limit"]:
         spent = ", spent: pending jobs continue tomorrow" if budget["is_spent"] else ""
         yield f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}"

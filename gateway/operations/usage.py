@@ -13,6 +13,7 @@ from gateway.control import Line
 from gateway.control.registry import operation, option
 from gateway.errors import UserError
 from gateway.events import ChatKind, PlatformAccount, Role
+from gateway.i18n.formats import format_usage
 from gateway.installation import load_entry_points
 from gateway.operations.group import OperationGroup
 from gateway.settings.chat_settings import ChatOverrides
@@ -27,23 +28,6 @@ _NOBODY = "(nobody)"  # embeddings, and persons who were erased
 _GROUPS = ("person", "chat", "purpose", "model", "day")
 _DAYS = re.compile(r"(\d{1,5})d\Z")
 _SUMMED = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
-
-
-def summarize_usage(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, str]:
-    """Return calls, tokens, the cached percentage of the input, and the cost in words, of lines of `parlour usage`."""
-    calls, tokens_in = sum(line["calls"] for line in lines), sum(line["tokens_in"] for line in lines)
-    tokens = tokens_in + sum(line["tokens_out"] for line in lines)
-    cached = round(100 * sum(line["tokens_cached"] for line in lines) / tokens_in) if tokens_in else 0
-    known, unpriced = sum(line["known_cost"] for line in lines), sum(line["unpriced_calls"] for line in lines)
-    if unpriced and not known:  # calls that failed cost nothing
-        return calls, tokens, cached, "unknown"
-    return (
-        calls,
-        tokens,
-        cached,
-        f"${known:.4f}"
-        + (f" plus {unpriced} {'call' if unpriced == 1 else 'calls'} of unknown cost" if unpriced else ""),
-    )
 
 
 def usage_table(by: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -61,8 +45,8 @@ def usage_table(by: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _usage_row(name: str, width: int, lines: Sequence[Mapping[str, Any]]) -> str:
-    calls, tokens, cached, cost = summarize_usage(lines)
-    return f"{name:{width}}  {calls:>8,}  {tokens:>12,}  {cached:>5}%  {cost}"
+    sums = format_usage(lines)
+    return f"{name:{width}}  {sums['calls']:>8,}  {sums['tokens']:>12,}  {sums['cached_percent']:>5}%  {sums['cost']}"
 
 
 def _usage_rows(lines: Sequence[Line], arguments: Line) -> Iterable[str]:

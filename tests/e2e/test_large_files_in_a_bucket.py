@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.restore_backup import fit_sessions
-from gateway.commands.store_migration import move_to_database, move_to_file
+from gateway.commands.recovery import fit_sessions
+from gateway.commands.store import move_to_database, move_to_file
 from gateway.home_migration import open_home
 from gateway.restore import restore
 from gateway.settings import load_settings

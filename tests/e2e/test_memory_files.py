@@ -20,7 +20,7 @@ import typer
 from agent.base.disk import Disk
 from agent.memory.documents.document_commits import open_repo
 from agent.memory.storage.erasure_notes import owe_mirror, owed_scopes, pay_mirror
-from gateway.commands.file_import import take_mirror
+from gateway.commands.recovery import take_mirror
 from gateway.errors import StoreUnavailable, UserError
 from gateway.journal_file import STAMP, OpenChoice
 from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange

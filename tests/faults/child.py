@@ -20,7 +20,7 @@ from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.app.composition import open_app, run, serve
 from gateway.app.context import ExtraChannel, ExtraPlugins
 from gateway.app.runtime import Runtime
-from gateway.commands.file_import import take_mirror
+from gateway.commands.recovery import take_mirror
 from gateway.errors import StoreUnavailable
 from gateway.journal_file import OpenChoice
 from gateway.ports.journal import Job

@@ -21,8 +21,8 @@ from typing import Any
 
 import psycopg
 
-from gateway.commands import store_migration
-from gateway.commands.store_migration import migrate_store
+from gateway.commands import store as store_commands
+from gateway.commands.store import migrate_store
 from gateway.events import SessionKey
 from gateway.journal_file import StoreKind
 from gateway.store.postgres.connection import PostgresConnection
@@ -54,14 +54,14 @@ def die_before(n: int) -> None:
     for name in _CALLS:
         setattr(os, name, counted(getattr(os, name)))
     PostgresConnection.end_batch = counted(PostgresConnection.end_batch)  # type: ignore[method-assign]
-    store_migration.seal = counted(store_migration.seal)  # type: ignore[attr-defined]
+    store_commands.seal = counted(store_commands.seal)  # type: ignore[attr-defined]
     step = counted(lambda: None)
 
     def report(table: str, count: int) -> None:
         if table == "inbox":
             step()
 
-    store_migration._report = report
+    store_commands._report = report
 
 
 def run(kind: StoreKind, n: int) -> int:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.commands.store_migration import migrate_store
+from gateway.commands.store import migrate_store
 from gateway.errors import HomeInUse, ParlourError, SchemaTooNew, SettingsError, StoreUnavailable, UserError
 from gateway.events import SessionKey
 from gateway.home import Home, hold_lock

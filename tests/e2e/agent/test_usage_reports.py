@@ -63,9 +63,9 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
         assert "cost unknown" in await parlour.channel.ask("hall", "/usage", sender="ann", group=True)
         await parlour.channel.ask("hall", "three", sender="ann", group=True)
         mine = await parlour.channel.ask("hall", "/usage", sender="ann", group=True)
-        assert "2 model calls, 2,020 tokens, cost $0.0100, plus calls with unknown" in mine
+        assert "2 model calls, 2,020 tokens, cost $0.0100 plus 1 call of unknown" in mine
         here = await parlour.channel.ask("hall", "/status", sender="ann", group=True)
-        assert "3,030 tokens, cost $0.0200, plus calls with unknown cost, 80% of the input" in here
+        assert "3,030 tokens, cost $0.0200 plus 1 call of unknown cost, 80% of the input" in here
         people = {line["person"]: line for line in await report_usage(parlour, by="person")}
         assert {name: (line["calls"], line["cost"]) for name, line in people.items()} == {
             "pocket:ann": (2, None),

@@ -1,7 +1,8 @@
-"""`parlour store migrate`: moves messages, people and usage from the journal's file to PostgreSQL, or back.
+"""Commands on the store: `parlour store migrate`, `store check` and `workers`, which lists the gateways that use it.
 
-Until one step, a rename, the old store has the messages: a run that is killed before it has changed nothing, and the
-same command starts over. A run that is killed after it is completed by the same command; until then, neither starts.
+A migration moves messages, people and usage from the journal's file to PostgreSQL, or back. Until one step, a rename,
+the old store has the messages: a run that is killed before it has changed nothing, and the same command starts over. A
+run that is killed after it is completed by the same command; until then, neither starts.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ import secrets
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from gateway.commands.operation_commands import call_operation, print_json
+from gateway.commands.operation_commands import call_operation, print_json, print_lines
 from gateway.control import Line
 from gateway.durable_files import sync_folder
 from gateway.errors import SettingsError, UserError
-from gateway.home import STAGING, Home, make_private
+from gateway.home import STAGING, Home, is_held, make_private
 from gateway.home_migration import open_home
 from gateway.installation import HOW_TO_INSTALL, with_operator_commands
 from gateway.journal_file import JournalMove, StoreKind, accept_store, read_move, remove_move, write_move
-from gateway.settings import load_settings
+from gateway.settings import Settings, load_settings
 from gateway.store.earlier_files import has_files
 from gateway.store.file_copies import LargeFile, fetch_bytes, large_files, set_bytes_aside
 from gateway.store.objects import open_objects
 from gateway.store.sqlite.closed_journal import read_journal, seal
-from gateway.store.workers import WorkerIdentity
+from gateway.store.workers import DEAD_AFTER, WorkerIdentity, WorkerStatus, list_workers
 from gateway.text.text_units import strip_control_characters
 
 if TYPE_CHECKING:
@@ -222,3 +223,56 @@ def _row(line: Line) -> str:
         f"{line['name']}: {line['kind']} {line['file']} ({line['size']:,} bytes, place {line['place'] or 'none'}) is"
         f" {line['state']}: {line['reason']}"
     )
+
+
+def show_workers(*, as_json: bool) -> None:
+    """Print one row per worker, the oldest first."""
+    settings = load_settings(os.environ)
+    print_lines(_workers(settings), as_json, _worker_row, empty="no gateway is running")
+
+
+def _workers(settings: Settings) -> list[Line]:
+    """Return the workers of the configured store. Blocks."""
+    url = settings.store.address
+    if not url:
+        home = Home(settings.home)
+        listed = read_journal(home.journal, list_workers) or ()
+        return [_worker_line(each, has_ended=not is_held(home)) for each in listed]
+    try:
+        from gateway.store.postgres.schema import read_workers
+    except ModuleNotFoundError as missing:
+        raise SettingsError(f"store.url needs {missing.name}: {HOW_TO_INSTALL}") from missing
+    found, now = read_workers(url)
+    return [_worker_line(each, has_ended=now - each.beat_at > DEAD_AFTER, silence=now - each.beat_at) for each in found]
+
+
+def _worker_line(worker: WorkerStatus, *, has_ended: bool, silence: timedelta | None = None) -> Line:
+    return {
+        "worker": worker.name,
+        "host": worker.host,
+        "process": worker.process,
+        "version": worker.version,
+        "started_at": worker.started_at.isoformat(timespec="seconds"),
+        "running": not has_ended,
+        "heartbeat_seconds": None if silence is None else round(max(silence.total_seconds(), 0.0), 1),
+        "turns": worker.turns,
+        "jobs": worker.jobs,
+        "chats": worker.chats,
+        "connections": list(worker.connections),
+    }
+
+
+def _worker_row(line: Line) -> str:
+    beat = line["heartbeat_seconds"]
+    state = "running" if line["running"] else "killed"
+    since = datetime.fromisoformat(line["started_at"]).astimezone(UTC)
+    version = f"version {line['version']}, since {since:%Y-%m-%d %H:%M} UTC"
+    facts = [
+        f"{state}  {line['host']}, process {line['process']}, {version}",
+        f"{line['turns']} turns and {line['jobs']} jobs running" if line["running"] else "taken over at the next start",
+    ]
+    if line["connections"]:
+        facts.append("connected: " + ", ".join(line["connections"]))
+    if beat is not None:
+        facts.append(f"last heartbeat {beat:.0f} s ago")
+    return "; ".join(facts)

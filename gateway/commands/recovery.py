@@ -1,27 +1,41 @@
-"""`parlour restore` and `parlour accept-loss`: a home from a backup, and one whose journal is lost."""
+"""`parlour restore`, `accept-loss` and `mirror import`: a home from a backup, or one whose store is lost or older.
+
+An import of the mirror is an operator's decision, made once: the store is marked, and what then opens it takes the
+files over. So an import that was killed is continued by the same command, and by the next start.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
+from agent.base.disk import Disk
+from agent.base.scopes import list_scopes, scope_folder
+from agent.memory.adoption import add_missing, read_documents
+from agent.memory.documents.document_commits import DocumentCommits
+from agent.memory.history.history_files import read_files
+from agent.memory.storage.erasure_notes import owed_scopes
+from gateway.app.lost_turns import LostTurns, describe_loss, find_lost_turns
 from gateway.durable_files import sync_folder
 from gateway.errors import SettingsError, UserError
-from gateway.home import Home, hold_lock, make_private
-from gateway.installation import operator_command
+from gateway.home import Home, hold_lock, is_home, make_private
+from gateway.installation import operator_command, with_operator_commands
 from gateway.journal_file import (
     OpenChoice,
     accept_store,
     damaged_line,
     files_of,
     is_missing,
+    is_of_other_home,
     journal_fault,
     lost_journal,
     lost_rows_line,
@@ -29,20 +43,22 @@ from gateway.journal_file import (
     other_database,
     remove_move,
 )
+from gateway.logs import configure_logs
 from gateway.ports.journal import SessionRow
 from gateway.ports.memory import CACHE, MIRROR
 from gateway.restore import BackupContents, restore
-from gateway.settings import check_settings, home_of
+from gateway.settings import Settings, check_settings, home_of, load_settings, secret_values
 from gateway.settings.sources import FILE_NAMES, read_file
-from gateway.store.closed_store import read_sessions, read_store_id
+from gateway.store.adoption import OpenWork, is_all_adopted
+from gateway.store.closed_store import read_sessions, read_store, read_store_id
+from gateway.store.documents import has_documents
 from gateway.store.engine import new_transcript
 from gateway.store.file_copies import set_bytes_aside
+from gateway.store.history import load_history
+from gateway.store.inspection import count_turns, owed_erasures
 from gateway.store.session_queue import ALL
 from gateway.store.sqlite.closed_journal import mark_adopted
 from gateway.text.text_units import strip_control_characters
-
-if TYPE_CHECKING:
-    from gateway.app.lost_turns import LostTurns
 
 # The cache of what the database has goes with the memory, so that all of it is fetched.
 _MEMORY = ("people", "chats", "shared", "memory", "sessions", "USER.md", MIRROR, CACHE, f"{CACHE}-wal", f"{CACHE}-shm")
@@ -66,7 +82,7 @@ _USUAL = {
     "quarantine": "quarantined platform events",
     "uploads": "files uploaded on the page",
 }
-TAKEN_FROM_FILES = (
+_TAKEN_FROM_FILES = (
     "Conversations and memory are taken from their files into a new journal. Lost are open messages, reminders, links"
     " between accounts, attachments and files of workspaces; users approved in chats and owners who used a claim code"
     " must be admitted again."
@@ -91,8 +107,6 @@ def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:
 
 
 def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
-    from gateway.app.lost_turns import LostTurns, describe_loss, find_lost_turns
-
     fault = journal_fault(home.journal)
     is_damaged = fault == damaged_line(home.journal)
     if fault and not is_damaged:
@@ -104,12 +118,11 @@ def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
         typer.echo(f"{home.journal} is intact and belongs to this home; nothing is lost")
         return
     is_begun_anew = is_damaged or is_missing(home.journal)
-    _ask(f"{lost}\n{TAKEN_FROM_FILES}" if is_begun_anew else lost, is_sure=is_sure)
+    _ask(f"{lost}\n{_TAKEN_FROM_FILES}" if is_begun_anew else lost, is_sure=is_sure)
     if is_begun_anew:
-        begin_anew(home)
+        _begin_anew(home)
     else:
-        work = mark_adopted(home.journal, choice, fit_sessions(home))
-        typer.echo(f"the next start uses the journal as it is; {work.describe(choice)}")
+        typer.echo(f"the next start uses the journal as it is; {_mark(home, '', choice).describe(choice)}")
     accept_store(home.journal, datetime.now(UTC))
 
 
@@ -119,8 +132,6 @@ def _accept_older_database(home: Home, url: str, choice: OpenChoice, *, is_sure:
     Where the database has newer turns too, the home's memory is moved to backups/: one transcript cannot keep both, and
     the next start fetches the database's.
     """
-    from gateway.app.lost_turns import describe_loss, find_lost_turns
-
     other = other_database(home.journal, read_store_id(url))
     turns = find_lost_turns(home, url)
     lost = other or describe_loss(home, url, sessions=ALL) or _describe_turns(home, url, turns)
@@ -137,10 +148,7 @@ def _accept_older_database(home: Home, url: str, choice: OpenChoice, *, is_sure:
         aside = _set_aside(home, [home.path / name for name in _MEMORY])
         typer.echo(f"the database has newer turns: the next start uses its memory, and that of this home is in {aside}")
     elif turns.turns or not other:
-        from gateway.store.postgres.schema import adopt_database
-
-        work = adopt_database(url, choice, fit_sessions(home, url))
-        typer.echo(f"the next start uses the database as it is; {work.describe(choice)}")
+        typer.echo(f"the next start uses the database as it is; {_mark(home, url, choice).describe(choice)}")
     accept_store(home.journal, datetime.now(UTC))
 
 
@@ -154,10 +162,10 @@ def _count(turns: LostTurns) -> str:
     return f"{len(turns.turns):,} turns of {chats:,} conversations"
 
 
-def _ask(line: str, *, is_sure: bool) -> None:
-    typer.echo(line)
+def _ask(text: str, question: str = "Continue without the lost data?", *, is_sure: bool) -> None:
+    typer.echo(text)
     if not is_sure:
-        typer.confirm("Continue without the lost data?", abort=True)
+        typer.confirm(question, abort=True)
 
 
 def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
@@ -167,7 +175,7 @@ def fit_sessions(home: Home, url: str = "") -> list[SessionRow]:
     return [fit_session(home.path, row, new_transcript) for row in read_sessions(home.journal, url)]
 
 
-def begin_anew(home: Home) -> None:
+def _begin_anew(home: Home) -> None:
     """Move the rest of the journal to backups/, with the bytes of large files, which no row names any more."""
     left = [file for file in files_of(home.journal) if file.exists()]
     aside = _set_aside(home, left)
@@ -240,3 +248,131 @@ def _cut(lines: Iterator[str]) -> Iterator[str]:
     yield from islice(lines, _MOST_LINES)
     if rest := sum(1 for _ in lines):
         yield f"  and {rest:,} more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewerFiles:
+    """Contents of the files that the store lacks."""
+
+    turns: LostTurns
+    entries: dict[str, int] = field(default_factory=dict)  # history entries, raw messages and notes, by scope
+    documents: list[str] = field(default_factory=list)  # scopes with newer changes
+
+    def __bool__(self) -> bool:
+        return bool(self.turns.turns or self.entries or self.documents)
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each kind."""
+        if self.turns.turns:
+            yield f"  {_count(self.turns)}"
+        if self.entries:
+            yield f"  {sum(self.entries.values()):,} entries and notes of the histories of {', '.join(self.entries)}"
+        if self.documents:
+            yield f"  changes of the documents of {', '.join(self.documents)}"
+
+
+def take_mirror(choice: OpenChoice, *, is_sure: bool) -> None:
+    """Show what the files have and the store lacks, ask, take it over, and print what is stored then."""
+    settings = load_settings(os.environ)
+    home = Home(settings.home)
+    if not is_home(home.path):
+        raise UserError(f"no home exists at {home.path}; there is nothing to import")
+    with hold_lock(home):
+        if mistake := misplaced_journal(home.journal, has_database=bool(settings.store.address)):
+            raise UserError(mistake)
+        if not _prepare(home, settings.store.address, choice, is_sure=is_sure):
+            return
+    configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
+    memory = asyncio.run(_take_over(settings))
+    turns = read_store(home.journal, settings.store.address, count_turns) or 0
+    typer.echo(f"the store has {turns:,} turns, {memory}")
+
+
+def _prepare(home: Home, url: str, choice: OpenChoice, *, is_sure: bool) -> bool:
+    """Mark the store, once the operator has agreed, as one that takes the files over; return False if it has all."""
+    if owed := owed_scopes(home.path):
+        raise UserError(
+            f"an erasure has not reached the files of {', '.join(owed)}, and its words would come back: restore a"
+            " backup, or remove the words from these folders by hand, and then memory/.mirror/erasures in each"
+        )
+    if loss := _describe_loss(home, url):
+        text = with_operator_commands(f"{loss}\n{_TAKEN_FROM_FILES}")
+        _ask(text, "Rebuild the store from the files of this home?", is_sure=is_sure)
+        if url:
+            remove_move(home.journal)
+        else:
+            _begin_anew(home)
+    elif not read_store(home.journal, url, is_all_adopted):
+        typer.echo("files are being taken over already; this goes on")
+        return True
+    elif not (news := _find_news(home, url)):
+        typer.echo("the store has everything that the files of this home have")
+        return False
+    else:
+        if owed := read_store(home.journal, url, owed_erasures) or ():
+            raise UserError(
+                f"an erasure has not reached the files of {', '.join(owed)}, and its words would come back: start"
+                " Parlour, which goes on with it, and try again"
+            )
+        if url and news.turns.turns and news.turns.has_newer:
+            raise UserError(
+                "the database has newer turns than the files of this home, too, and one transcript cannot have both:"
+                " `parlour accept-loss` goes on with those of the database and keeps these files in backups/"
+            )
+        text = "\n".join(["the files of this home have what the store lacks:", *news.lines()])
+        _ask(text, "Take it over? What the store has stays.", is_sure=is_sure)
+        typer.echo(_mark(home, url, choice).describe(choice))
+    accept_store(home.journal, datetime.now(UTC))
+    return True
+
+
+def _describe_loss(home: Home, url: str) -> str:
+    """Return the line for a store that is missing, emptied or damaged; "" for one that is there."""
+    if url:
+        return other_database(home.journal, read_store_id(url))
+    fault = journal_fault(home.journal)
+    if fault and fault != damaged_line(home.journal):
+        raise UserError(fault)
+    if fault or is_missing(home.journal):
+        return fault or lost_journal(home.journal) or f"{home.journal} is missing or empty"
+    if is_of_other_home(home.journal):
+        raise UserError(f"{lost_journal(home.journal)}. To rebuild the store from the files, move {home.journal} away")
+    return ""
+
+
+def _mark(home: Home, url: str, choice: OpenChoice) -> OpenWork:
+    if not url:
+        return mark_adopted(home.journal, choice, fit_sessions(home))
+    from gateway.store.postgres.schema import adopt_database
+
+    return adopt_database(url, choice, fit_sessions(home, url))
+
+
+def _find_news(home: Home, url: str) -> NewerFiles:
+    """Compare every file with the store: turns and changes by id, entries by id or by cursor and content."""
+    news = NewerFiles(turns=find_lost_turns(home, url, is_any_age=True))
+    disk, commits = Disk(), DocumentCommits(home.path)
+    for scope in ("", *list_scopes(home.path)):
+        folder = scope_folder(home.path, scope) / "memory"
+        stored = read_store(home.journal, url, partial(load_history, scope=scope))
+        if stored is not None and (missing := add_missing(stored, read_files(folder, disk))[1]):
+            news.entries[scope or "the home"] = missing
+        newest, _ = commits.newest(scope)
+        texts = read_documents(disk, folder.parent)
+        if not read_store(home.journal, url, partial(has_documents, scope=scope, change=newest, texts=texts)):
+            news.documents.append(scope or "the home")
+    return news
+
+
+async def _take_over(settings: Settings) -> str:
+    """Open the store, which takes the files over; return the amounts of its memory."""
+    from gateway.app.composition import open_app
+
+    async with open_app(settings, channels=False) as app:
+        store = app.store
+        scopes = await store.documents.scopes()
+        versions = sum([(await store.documents.heads([scope]))[scope].number for scope in scopes])
+        histories = await store.history.scopes()
+        entries = sum([len(await store.history.after(scope)) for scope in histories])
+        notes = sum([len(await store.history.note_names(scope)) for scope in histories])
+    return f"{versions:,} changes of documents, {entries:,} history entries and {notes:,} notes"
