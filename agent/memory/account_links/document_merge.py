@@ -6,13 +6,22 @@ Headings go with the entries below them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from itertools import accumulate
+from datetime import UTC, datetime
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from agent.memory.documents.scope_documents import CONSOLIDATION, DREAM_CAUSE, SOUL, TRACKED, select_documents
+from agent.memory.documents.scope_documents import (
+    CONSOLIDATION,
+    DREAM_CAUSE,
+    SOUL,
+    TRACKED,
+    map_documents,
+    select_documents,
+)
 from agent.memory.editing.entry_matching import match_entries
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from gateway.ports.memory import DocumentChange, DocumentState
@@ -173,16 +182,17 @@ async def move_documents(
     The accounts are "" for scopes that have several. Of the home itself the persona stays.
     """
     names = set(TRACKED) if source else set(TRACKED) - {SOUL}  # every scope uses the home's own persona
-    while moving := select_documents(every := await changes.states(source), names):
-        staying = [] if source else select_documents(every, {SOUL})
-        own = await changes.states(target)
+    is_moved = False
+    while not is_moved:
         was = await _numbers(changes, source, target)
-        merged = await asyncio.to_thread(
-            interleave_versions, own, moving, first_account=target_account, second_account=source_account
-        )
-        is_current = _is_newest(own, was[target]) and _is_newest(every, was[source])
-        if is_current and await changes.replace({source: staying, target: merged}, was=was):
+        every, own = await changes.states(source), await changes.states(target)
+        if await asyncio.to_thread(next, select_documents(every, names), None) is None:
             break
+        merged = interleave_versions(
+            own, select_documents(every, names), first_account=target_account, second_account=source_account
+        )
+        staying = () if source else select_documents(every, {SOUL})
+        is_moved = await changes.replace({source: staying, target: merged}, was=was)
     await changes.set_epoch(target, move)
 
 
@@ -207,56 +217,47 @@ async def divide_documents(
     What *target* has by now stays: another gateway may have answered the account before the move was resumed.
     """
     while await changes.epoch(source) != move:
-        states, own = await changes.states(source), await changes.states(target)
         was = await _numbers(changes, source, target)
+        states, own = await changes.states(source), await changes.states(target)
         ownership = await asyncio.to_thread(entry_owners, states, account_of_entry, survivor)
-        staying, moving = await asyncio.to_thread(split_versions, states, ownership, account_name)
-        moving = await asyncio.to_thread(
-            interleave_versions, moving, own, first_account=account_name, second_account=account_name
-        )
-        if not states or (
-            _is_newest(states, was[source])
-            and _is_newest(own, was[target])
-            and await changes.replace({source: staying, target: moving}, was=was, epoch=move)
-        ):
+        staying = map_documents(states, partial(_staying_entries, ownership, account_name))
+        moving = map_documents(states, partial(_moving_entries, ownership, account_name))
+        merged = interleave_versions(moving, own, first_account=account_name, second_account=account_name)
+        if not states or await changes.replace({source: staying, target: merged}, was=was, epoch=move):
             for scope in (source, target):
                 await changes.set_epoch(scope, move)
 
 
 async def _numbers(changes: SqlDocuments, *scopes: str) -> dict[str, int]:
+    """Return the numbers of the newest changes. Read them before the states: a later change fails the replacement."""
     return {scope: head.number for scope, head in (await changes.heads(scopes)).items()}
-
-
-def _is_newest(states: Sequence[DocumentState], number: int) -> bool:
-    """Return True if *number* is that of the newest of *states*."""
-    return not states or states[-1].change.number == number
 
 
 # -- versions; pure --------------------------------------------------------------------------------
 
 
 def interleave_versions(
-    first: Sequence[DocumentState], second: Sequence[DocumentState], *, first_account: str, second_account: str
-) -> list[DocumentState]:
-    """Return the merged states of two histories in order of time; those of each history stay in their order.
+    first: Iterable[DocumentState], second: Iterable[DocumentState], *, first_account: str, second_account: str
+) -> Iterator[DocumentState]:
+    """Yield the merged states of two histories in order of time; those of each history stay in their order.
 
-    The author of a change without one is its history's account; "" for a history of several accounts.
+    The author of a change without one is its history's account; "" for a history of several accounts. One state of each
+    history is in memory.
     """
     accounts = (first_account, second_account)
     current: list[Mapping[str, str]] = [{}, {}]
-    merged: list[DocumentState] = []
-    # Gateways' clocks differ: a change may be older than the one before it, which must not become the newest text.
-    times = [(at, side, n) for side, each in enumerate((first, second)) for n, at in enumerate(_rising_times(each))]
-    for _, side, n in sorted(times):
-        state = (first, second)[side][n]
+    for _, side, state in heapq.merge(_in_time(first, 0), _in_time(second, 1), key=itemgetter(0, 1)):
         current[side] = state.texts
         change = replace(state.change, by=state.change.by or accounts[side])
-        merged.append(DocumentState(change=change, texts=merge_documents(*current)))
-    return merged
+        yield DocumentState(change=change, texts=merge_documents(*current))
 
 
-def _rising_times(states: Sequence[DocumentState]) -> Iterable[datetime]:
-    return accumulate((each.change.at for each in states), max)
+def _in_time(states: Iterable[DocumentState], side: int) -> Iterator[tuple[datetime, int, DocumentState]]:
+    # Gateways' clocks differ: a change may be older than the one before it, which must not become the newest text.
+    latest = datetime.min.replace(tzinfo=UTC)
+    for state in states:
+        latest = max(latest, state.change.at)
+        yield latest, side, state
 
 
 def merge_documents(first: Mapping[str, str], second: Mapping[str, str]) -> dict[str, str]:
@@ -268,7 +269,7 @@ def merge_documents(first: Mapping[str, str], second: Mapping[str, str]) -> dict
     return {name: text for name, text in merged.items() if text}
 
 
-def entry_owners(states: Sequence[DocumentState], account_of: Callable[[str], str], survivor: str) -> EntryOwnership:
+def entry_owners(states: Iterable[DocumentState], account_of: Callable[[str], str], survivor: str) -> EntryOwnership:
     """Return the owners of every entry that the documents ever had; *account_of* returns a history entry's account.
 
     The lines of a summary belong to the account of the summarised chat, the lines of a Dream to the account of its
@@ -290,19 +291,12 @@ def entry_owners(states: Sequence[DocumentState], account_of: Callable[[str], st
 
 def split_document(name: str, text: str, ownership: EntryOwnership, account_name: str) -> tuple[str, str]:
     """Return the entries that stay, and those of *account_name*; mixed entries stay."""
-    staying = remove_entries(text, lambda raw: ownership.is_only_owner(name, raw, account_name))
-    return staying, select_entries(text, lambda raw: ownership.is_owner(name, raw, account_name))
+    return _staying_entries(ownership, account_name, name, text), _moving_entries(ownership, account_name, name, text)
 
 
-def split_versions(
-    states: Sequence[DocumentState], ownership: EntryOwnership, account_name: str
-) -> tuple[list[DocumentState], list[DocumentState]]:
-    """Return the history of the scope that stays, and that of *account_name*, each with the changes that changed it."""
-    halves: tuple[list[DocumentState], list[DocumentState]] = ([], [])
-    for state in states:
-        split = {name: split_document(name, text, ownership, account_name) for name, text in state.texts.items()}
-        for n, half in enumerate(halves):
-            texts = {name: each[n] for name, each in split.items() if each[n]}
-            if texts != (half[-1].texts if half else {}):
-                half.append(DocumentState(change=state.change, texts=texts))
-    return halves
+def _staying_entries(ownership: EntryOwnership, account_name: str, name: str, text: str) -> str:
+    return remove_entries(text, lambda raw: ownership.is_only_owner(name, raw, account_name))
+
+
+def _moving_entries(ownership: EntryOwnership, account_name: str, name: str, text: str) -> str:
+    return select_entries(text, lambda raw: ownership.is_owner(name, raw, account_name))

@@ -186,16 +186,19 @@ async def rewrite_history(
             return count
 
 
-def select_documents(states: Iterable[DocumentState], names: Collection[str]) -> list[DocumentState]:
-    """Return the history of some documents alone, with the changes that changed one of them."""
-    selected: list[DocumentState] = []
+def select_documents(states: Iterable[DocumentState], names: Collection[str]) -> Iterator[DocumentState]:
+    """Yield the history of some documents alone, with the changes that changed one of them."""
+    return map_documents(states, lambda name, text: text if name in names else "")
+
+
+def map_documents(states: Iterable[DocumentState], change: Callable[[str, str], str]) -> Iterator[DocumentState]:
+    """Yield the states with the texts that *change* returns (name, text), those that differ from the one before."""
     before: Mapping[str, str] = {}
     for state in states:
-        texts = {name: text for name, text in state.texts.items() if name in names}
+        texts = {name: changed for name, text in state.texts.items() if (changed := change(name, text))}
         if texts != before:
-            selected.append(DocumentState(change=state.change, texts=texts))
+            yield DocumentState(change=state.change, texts=texts)
             before = texts
-    return selected
 
 
 def _redacted(

@@ -154,7 +154,7 @@ class ScopeEraser:
         changes = self.storage.documents.changes
         while True:
             number = (await changes.heads([scope]))[scope].number
-            kept = [] if scope else select_documents(await changes.states(scope), {SOUL})
+            kept = () if scope else select_documents(await changes.states(scope), {SOUL})
             if await changes.replace({scope: kept}, was={scope: number}):
                 return
 

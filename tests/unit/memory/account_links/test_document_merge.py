@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Iterator
 from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.memory.account_links.document_merge import (
+    divide_documents,
     interleave_versions,
     merge_texts,
+    move_documents,
     remove_entries,
     select_entries,
     trace_ownership,
@@ -17,6 +21,7 @@ from agent.memory.account_links.document_merge import (
 from agent.memory.editing.memory_entries import EntryKind, parse
 from gateway.ports.memory import DocumentChange, DocumentState
 from tests.fakes.memory import START
+from tests.fakes.store import open_inline_store
 
 ANN, BOB = "pocket:ann", "pocket:bob"
 WORDS = st.sampled_from(["red zeppelin", "boat Nora", "cat Tom", "dog Bello", "tea", "Lisbon in May"])
@@ -105,10 +110,48 @@ def history(name: str, times: list[int]) -> list[DocumentState]:
 def test_joined_histories_keep_the_order_of_each(first: list[int], second: list[int]) -> None:
     """Clocks of gateways differ by minutes: with a link a corrected line came back, as its first version was newer."""
     sides = history("ann", first), history("bob", second)
-    joined = interleave_versions(*sides, first_account=ANN, second_account=BOB)
+    joined = list(interleave_versions(*sides, first_account=ANN, second_account=BOB))
     for side, name in zip(sides, ("ann", "bob"), strict=True):
         assert [each.change.id for each in side] == [
             each.change.id for each in joined if each.change.id.startswith(name)
         ]
     newest = "".join(side[-1].texts["MEMORY.md"] for side in sides if side)
     assert (joined[-1].texts["MEMORY.md"] if joined else "") == newest
+
+
+LINES, VERSIONS = 20, 60
+
+
+def long_history(name: str, account: str) -> Iterator[DocumentState]:
+    """Yield versions of a document of 18 KB, each with its first line changed."""
+    long = "long ago and far away " * 40
+    lines = [f"- {name} {n}: {long}" for n in range(LINES)]
+    for n in range(VERSIONS):
+        lines[0] = f"- {name} 0, corrected {n} times"
+        at = START + timedelta(seconds=2 * n)
+        change = DocumentChange(id=f"{name}{n:06d}", number=n + 1, at=at, why="t", by=account)
+        yield DocumentState(change=change, texts={"MEMORY.md": "\n".join(lines) + "\n"})
+
+
+async def test_long_histories_are_merged_and_divided_without_all_versions_in_memory() -> None:
+    """120 versions of 18 to 36 KB are 3 MB of texts: their lines are read, and the texts are made one by one."""
+    store = await open_inline_store()
+    documents = store.documents
+    scopes = {"people/ann": ("ann", ANN), "people/bob": ("bob", BOB)}
+    for scope, (name, account) in scopes.items():
+        assert await documents.replace({scope: long_history(name, account)}, was={scope: 0})
+    tracemalloc.start()
+    try:
+        await move_documents(documents, "m1", "people/bob", "people/ann", source_account=BOB, target_account=ANN)
+        size = sum(len(each.texts["MEMORY.md"]) for each in await documents.states("people/ann"))
+        await divide_documents(documents, "m2", "people/ann", "people/bob", BOB, lambda _: "", ANN)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert size > 3_000_000
+    assert peak < size // 2
+    for scope, (name, account) in scopes.items():
+        last = list(long_history(name, account))[-1].texts["MEMORY.md"]
+        assert (await documents.read(scope, "MEMORY.md")).text == last
+        assert len(await documents.states(scope)) == VERSIONS
+    await store.close()
