@@ -20,8 +20,7 @@ from agent.memory.storage.stored_sessions import StoredSessions
 from agent.memory.update.conversation_updates import archive_now
 from agent.memory.update.dream_applier import DreamService
 from agent.memory.versioning.memory_service import MemoryService
-from agent.tools.standing_decisions import StandingDecisions
-from agent.tools.tool_questions import ToolApprovals
+from agent.tools.tool_questions import StandingDecisions, ToolApprovals
 from agent.turns.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.turns.turn import RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey

@@ -9,8 +9,7 @@ from zoneinfo import ZoneInfo
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.memory.jobs.approval_questions import short
-from agent.reminders.quiet_hours import QUIET, QuietHours
-from agent.reminders.recurrence import slot_of
+from agent.reminders.recurrence import QUIET, QuietHours, slot_of
 from agent.reminders.reminder import Reminder, job_prefix
 from agent.reminders.reminder_access import ReminderAccess, snooze_reminder
 from gateway.errors import ToolFailed

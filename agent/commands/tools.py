@@ -6,12 +6,13 @@ from agent.base.one_line import clean_name
 from agent.commands.command import CommandContext, CommandNeed, CommandReply, command, first_word
 from agent.memory.jobs.approval_questions import short
 from agent.tools.call_record import CallOutcome, ToolCallRecord, call_records, sender_of
-from agent.tools.standing_decisions import build_decision, decision_job
 from agent.tools.tool_questions import (
     LASTING_NO,
     LASTING_YES,
     MOST_QUESTIONS,
     ToolQuestion,
+    build_decision,
+    decision_job,
     format_questions,
 )
 from gateway.errors import ModelAbility

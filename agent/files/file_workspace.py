@@ -3,6 +3,8 @@
 Each file is a row of the store. One that is replaced or deleted becomes a row of another kind, with its bytes, and is
 restored by its id. Every change is one transaction that is made to the files as they were read, else it begins anew. It
 takes the key of the call that asked for it, is recorded under it, and has no effect the second time.
+
+Names are parts between slashes, such as ``trips/Rome 2027.csv``. Files that users sent are read, and never changed.
 """
 
 from __future__ import annotations
@@ -10,21 +12,66 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.base.file_facts import format_size
-from agent.files.workspace_names import InvalidFileName, parse_name, parse_own_name
+from agent.base.file_facts import Fact, facts_in, format_size, safe_name
+from agent.base.transcript_lines import decode
 from gateway.errors import ToolFailed
 from gateway.events import short_id
-from gateway.ports.memory import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports.journal import Line
+from gateway.ports.memory import FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange, StoredTurn
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles
+    from gateway.store.transcripts import SqlTranscripts
+
+
+MOST_LEVELS = 8
+RECEIVED = "received"  # the folder of files that users sent; it exists in names alone
+_LONGEST = 640  # characters of a whole name
+_LONGEST_PART = 200  # bytes, so that every file system takes it from an export
+_PLAIN = " \u200c\u200d"  # a space, and the joiners that some scripts and emoji need
+_FORBIDDEN = "\\\ufffd"
+
+
+class InvalidFileName(ToolFailed):
+    """No workspace file can have this name; the text says why."""
+
+
+def parse_name(name: str) -> str:
+    """Return *name* in its one spelling: composed characters, no white space at the edges. Raises InvalidFileName."""
+    text = unicodedata.normalize("NFC", name[:_LONGEST])
+    parts = [" ".join(part.split()) for part in text.split("/")]
+    if any(part in ("", ".", "..") for part in parts):
+        raise InvalidFileName("a file name is relative, such as notes/rome.md: no slash at its ends, no `.` or `..`")
+    if not all(map(_is_plain, parts)):
+        raise InvalidFileName("a file name has no control characters, invisible characters or backslashes")
+    if max(len(name), len(text)) > _LONGEST or any(len(part.encode()) > _LONGEST_PART for part in parts):
+        raise InvalidFileName("that file name is too long; choose a shorter one")
+    if len(parts) > MOST_LEVELS:
+        raise InvalidFileName(f"a file name has at most {MOST_LEVELS} parts between slashes")
+    return "/".join(parts)
+
+
+def parse_own_name(name: str) -> str:
+    """Do what `parse_name` does for a file that is to be changed; a received one is refused."""
+    parsed = parse_name(name)
+    if parsed.partition("/")[0] == RECEIVED:
+        raise InvalidFileName(f"people sent the files in {RECEIVED}/, which cannot be changed; use another name")
+    return parsed
+
+
+def _is_plain(part: str) -> bool:
+    return all(
+        character in _PLAIN or (character not in _FORBIDDEN and unicodedata.category(character)[0] not in "CZ")
+        for character in part
+    )
 
 
 log = structlog.get_logger(__name__)
@@ -340,3 +387,58 @@ def _too_large(size: int) -> FileTooLarge:
 
 def _derive_id(key: str, name: str) -> str:
     return "f" + short_id(f"{key}\n{name}", 8)
+
+
+# -- files that users sent -------------------------------------------------------------------------
+
+_LOOKED_THROUGH = 32 << 20  # bytes of older conversations
+_PAGE = 128  # turns
+
+
+class ReceivedFiles:
+    """Finds received files by name. *lines* are those of the current conversation, the last one last."""
+
+    def __init__(self, transcripts: SqlTranscripts) -> None:
+        self._transcripts = transcripts
+
+    async def find(self, scope: str, name: str, lines: Iterable[Line]) -> Fact | None:
+        """Return the newest file called *name*, None if it does not exist."""
+        wanted = safe_name(name).casefold()
+        async for fact in self._all(scope, lines):
+            if str(fact["name"]).casefold() == wanted:
+                return fact
+        return None
+
+    async def list_facts(self, scope: str, lines: Iterable[Line], *, most: int) -> list[Fact]:
+        """Return the newest *most* files, one of each name, the newest first."""
+        found: dict[str, Fact] = {}
+        async for fact in self._all(scope, lines):
+            if len(found) == most:
+                break
+            found.setdefault(str(fact["name"]).casefold(), fact)
+        return list(found.values())
+
+    async def _all(self, scope: str, lines: Iterable[Line]) -> AsyncIterator[Fact]:
+        """Yield the files of *lines* and of the scope's turns, the newest first."""
+        for fact in _iter_stored(reversed(list(lines))):
+            yield fact
+        heads = sorted(await self._transcripts.heads(scope, {}), key=lambda head: -head.seq)
+        left = _LOOKED_THROUGH
+        for key in dict.fromkeys(head.key for head in heads):
+            before: int | None = None
+            while left > 0 and (page := await self._transcripts.newest(scope, key, _PAGE, before=before)):
+                for fact in await asyncio.to_thread(_facts_of, page):
+                    yield fact
+                left -= sum(len(turn.body) for turn in page)
+                before = page[0].seq
+
+
+def _facts_of(turns: Iterable[StoredTurn]) -> list[Fact]:
+    raws = [raw for turn in turns for raw in turn.body.split(b"\n") if b'"files"' in raw]
+    return list(_iter_stored(line for raw in reversed(raws) if (line := decode(raw)) is not None))
+
+
+def _iter_stored(lines: Iterable[Line]) -> Iterator[Fact]:
+    """Yield the stored files that lines name, in the lines' order."""
+    for line in lines:
+        yield from (fact for fact in facts_in(line) if fact.get("blob") and fact.get("name"))

@@ -14,9 +14,7 @@ import regex
 
 from agent.base.file_facts import attachment_of, extension, format_size, safe_name
 from agent.base.scopes import rebase_reference
-from agent.files.file_workspace import FileTooLarge, ScopeWorkspaces
-from agent.files.received_files import ReceivedFiles
-from agent.files.workspace_names import RECEIVED, InvalidFileName
+from agent.files.file_workspace import RECEIVED, FileTooLarge, InvalidFileName, ReceivedFiles, ScopeWorkspaces
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, SessionKey
 from gateway.ports.journal import Line

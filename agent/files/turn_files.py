@@ -18,9 +18,14 @@ from agent.attachments.document_reader import ExtractedText, SandboxedReader
 from agent.attachments.file_types import detect_kind
 from agent.base.file_facts import Fact, format_size
 from agent.base.scopes import rebase_reference
-from agent.files.file_workspace import FileChange, FileWorkspace, ScopeWorkspaces, WorkspaceFull
-from agent.files.received_files import ReceivedFiles
-from agent.files.workspace_names import RECEIVED
+from agent.files.file_workspace import (
+    RECEIVED,
+    FileChange,
+    FileWorkspace,
+    ReceivedFiles,
+    ScopeWorkspaces,
+    WorkspaceFull,
+)
 from gateway.errors import FileUnavailable, StoreUnavailable, ToolFailed
 from gateway.ports.journal import Line
 

@@ -34,8 +34,7 @@ import structlog
 
 from agent.base.disk import FILE_MODE, Disk
 from agent.base.scopes import list_scopes, scope_folder
-from agent.files.file_workspace import FILE_BYTES
-from agent.files.workspace_names import InvalidFileName, parse_own_name
+from agent.files.file_workspace import FILE_BYTES, InvalidFileName, parse_own_name
 from gateway.errors import ObjectDamaged, UserError
 from gateway.events import quote_file_name
 from gateway.ports.memory import BYTES, CACHE, EarlierFile, FileKind, ScopeFile, ScopeFileChange, is_mirrored

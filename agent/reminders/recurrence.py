@@ -1,4 +1,4 @@
-"""Recurrence rules: a bounded subset of RRULE (RFC 5545), evaluated from one slot to the next.
+"""Recurrence rules: a bounded subset of RRULE (RFC 5545), evaluated from one slot to the next; and quiet hours.
 
 A slot is a local wall time. Rules by days, weeks, months and years, and hourly ones with BYHOUR, follow the wall clock
 through changes of daylight saving time. All other rules, such as "every 90 minutes", count elapsed time.
@@ -296,3 +296,48 @@ def _until(text: str) -> datetime:
             return at + timedelta(days=1, seconds=-1)
         return at.replace(tzinfo=UTC) if pattern.endswith("Z") else at
     raise ToolFailed("UNTIL is a date or a time such as 20261231 or 20261231T180000")
+
+
+# -- quiet hours -----------------------------------------------------------------------------------
+
+QUIET = "quiet"  # name of the preference
+_SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*(?:-|–|to)\s*([01]?\d|2[0-3]):([0-5]\d)\Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class QuietHours:
+    """From one minute of the day up to another, which may be the next day's."""
+
+    start: int
+    end: int
+
+    @classmethod
+    def parse(cls, text: str) -> QuietHours | None:
+        """Read ``22:00-07:00``; return None for any other text, and for a span of no length."""
+        match = _SPAN.match(text.strip())
+        if match is None:
+            return None
+        hour, minute, end_hour, end_minute = map(int, match.groups())
+        found = cls(60 * hour + minute, 60 * end_hour + end_minute)
+        return found if found.start != found.end else None
+
+    @classmethod
+    def of(cls, choices: Mapping[str, str]) -> QuietHours | None:
+        """Return the quiet hours among the choices of a scope."""
+        return cls.parse(choices.get(QUIET, ""))
+
+    def __str__(self) -> str:
+        return "-".join(f"{at // 60:02d}:{at % 60:02d}" for at in (self.start, self.end))
+
+    def end_after(self, at: datetime, zone: str) -> datetime | None:
+        """Return when the quiet hours end that *at* is in; None if it is in none."""
+        local = at.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+        minute = 60 * local.hour + local.minute
+        if self.start < self.end:
+            is_in, days = self.start <= minute < self.end, 0
+        else:
+            is_in, days = minute >= self.start or minute < self.end, int(minute >= self.start)
+        if not is_in:
+            return None
+        midnight = datetime.combine(local.date() + timedelta(days=days), datetime.min.time())
+        return to_utc(midnight + timedelta(minutes=self.end), zone)

@@ -18,7 +18,7 @@ import structlog
 from agent.memory.jobs.approval_questions import short
 from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater, send_job_report
-from agent.reminders.quiet_hours import QuietHours
+from agent.reminders.recurrence import QuietHours
 from agent.reminders.reminder import (
     DO,
     LATE,

@@ -1,4 +1,4 @@
-"""The file tools: list, read, write and delete files of the workspace, and send a file with the answer."""
+"""The file tools: list, read, write and delete files of the workspace, send a file, and read a long result by pages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from agent.base.file_facts import fence_text, format_size
 from agent.files.file_workspace import FileChange
 from agent.files.outgoing_files import can_load, is_medium
 from agent.files.turn_files import FileEntry, WriteMode
+from agent.tools.sources import LONGEST_RESULT
 from agent.tools.tool import AskRule, CallFacts, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 
@@ -135,3 +136,9 @@ def _restore_hint(context: ToolContext, change: FileChange) -> str:
         return ""
     command = f"`{context.files.prefix}files restore {change.trash_id}`"
     return f"; the person can bring back what was there for {_DAYS} days with {command}"
+
+
+@tool("Read a further page of a long result, as its last line says.", kind=ToolKind.LOOK, page=LONGEST_RESULT)
+async def read_result(context: ToolContext, result: str, page: int) -> str:
+    """Return the page; it is untrusted if the result was."""
+    return await context.read_page(result.strip(), page)

@@ -1,14 +1,20 @@
-"""Questions about tool calls: one stored call, shown in full, that runs byte for byte once a person allows it.
+"""Questions about tool calls and standing decisions, both jobs.
 
-A question is a job of its session, committed with the turn that asks. It ends with a decision, with /new, and
+A question has one stored call, shown in full, that runs byte for byte once a person allows it.
+
+It is a job of its session, committed with the turn that asks. It ends with a decision, with /new, and
 after a day. Allowing it queues the message ``job:allowed/<id>``, a turn of the same person that begins with the call.
+
+A standing decision is a yes or a no to the calls of one tool about one subject, in a person's direct chat. It is a job
+of the person's scope, due when it ends. It replaces a question: a yes only in turns that a message of the person
+started, and without untrusted text in the prompt; a no wherever the call would ask.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,11 +24,13 @@ from cachetools import LRUCache
 from agent.base.one_line import code_block, show_json
 from agent.llm.chat_model import ToolCall
 from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
+from agent.memory.jobs.job_runner import send_job_report
 from gateway.events import (
     ChatKind,
     InboundKind,
     InboundMessage,
     MessageButton,
+    MessagePart,
     Role,
     Sender,
     SessionKey,
@@ -30,12 +38,14 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
+from gateway.i18n.formats import format_moment
 from gateway.ports.journal import AcceptOutcome, Job, PartState
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs
     from gateway.store.journal import SqlJournal
+    from gateway.store.records import SqlTurnRecords
 
 
 TOOL_QUESTION = "tool_question"
@@ -292,3 +302,144 @@ class ToolApprovals:
     def count(self, state: str) -> None:
         """Count a question that became *state*."""
         self._meter.count("tool_questions", state=state)
+
+
+# -- standing decisions ----------------------------------------------------------------------------
+
+STANDING_DECISION = "tool_decision"
+DECISION_JOBS = JobKind(
+    name=STANDING_DECISION, pace=JobPace.QUICK, erasure=JobErasure.ADMIN, export="tool_decisions.jsonl"
+)
+DURATION = timedelta(days=30)  # of a yes
+_UNTIL_REVOKED = timedelta(days=36_500)  # of a no
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingDecision:
+    """A yes or a no that holds for further calls."""
+
+    id: str
+    key: str  # the chat; its threads are included
+    by: str  # account name of the person
+    tool: str
+    subject: str  # what the calls are about; "" = all calls of a tool without subjects
+    schema: str  # digest of the tool's schema: the decision ends when the tool changes
+    is_allowed: bool
+    at: str  # ISO 8601
+    until: str
+
+    @property
+    def what(self) -> str:
+        """The tool and the subject, in Markdown."""
+        return format_subject(self.tool, self.subject)
+
+    def text(self, zone: str, language: str) -> str:
+        """Return one line with the decision, its end, and the command that revokes it."""
+        until = format_moment(datetime.fromisoformat(self.until), zone, language)
+        key = "tools.standing_yes" if self.is_allowed else "tools.standing_no"
+        return translate(key, language, what=self.what, until=until, id=self.id)
+
+
+def build_decision(question: ToolQuestion, account: str, now: datetime, *, is_allowed: bool) -> StandingDecision:
+    """Return the decision about further calls like that of *question*; a new one has the id of an earlier one."""
+    chat = str(SessionKey.parse(question.key).parent)
+    return StandingDecision(
+        id="g" + short_id("\n".join((chat, account, question.tool, question.subject)), 10),
+        key=chat,
+        by=account,
+        tool=question.tool,
+        subject=question.subject,
+        schema=question.schema,
+        is_allowed=is_allowed,
+        at=now.isoformat(timespec="seconds"),
+        until=(now + (DURATION if is_allowed else _UNTIL_REVOKED)).isoformat(timespec="seconds"),
+    )
+
+
+def decision_job(decision: StandingDecision, scope: str) -> Job:
+    """Return the job of a decision; it is due when the decision ends."""
+    return Job(
+        id=f"grant:{decision.key}:{decision.id}",
+        kind=STANDING_DECISION,
+        scope=scope,
+        payload=asdict(decision),
+        due_at=datetime.fromisoformat(decision.until),
+    )
+
+
+class StandingDecisions:
+    """The decisions that hold now."""
+
+    def __init__(self, jobs: SqlJobs) -> None:
+        self._jobs = jobs
+
+    async def read(self, scope: str, key: SessionKey, account: str) -> Sequence[tuple[StandingDecision, Job]]:
+        """Return the decisions of *account* in the chat of *key* with their jobs, the oldest first."""
+        found = [
+            (StandingDecision(**job.payload), job)
+            for job in await self._jobs.pending_in(scope)
+            if job.kind == STANDING_DECISION
+        ]
+        return [each for each in found if each[0].key == str(key.parent) and each[0].by == account]
+
+    async def verdicts(self, scope: str, key: SessionKey, account: str) -> Mapping[tuple[str, str, str], bool]:
+        """Return the decisions of *account* in the chat of *key*, by tool, subject and digest of the tool's schema."""
+        found = await self.read(scope, key, account)
+        return {(each.tool, each.subject, each.schema): each.is_allowed for each, _ in found}
+
+    async def expire(self, _: Job) -> None:
+        """End a decision: the runner removes its job."""
+
+
+# -- questions that end without a decision ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LapsedQuestions:
+    """Handlers of the jobs that end without an answer; the runner removes them afterwards."""
+
+    approvals: ToolApprovals
+    journal: SqlJournal
+    records: SqlTurnRecords
+    language: Callable[[SessionKey], str]
+    has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
+    now: Callable[[], datetime]
+
+    async def lapse(self, job: Job) -> None:
+        """End a question, and say in its chat which calls did not run. Raises StoreUnavailable.
+
+        Nothing is sent about the question of a person who has lost access.
+        """
+        question = ToolQuestion(**job.payload)
+        if await self.approvals.is_allowed(question):
+            return  # by a press whose commit, which would have ended the question, is still to come
+        self.approvals.count("lapsed")
+        if self.has_lost_access(allowed_message(question, self.now())):
+            return
+        key = SessionKey.parse(question.key)
+        waiting = [each for each, other in await self.approvals.pending(key) if other.due_at <= job.due_at]
+        tools = dict.fromkeys(f"`{each.tool}`" for each in waiting if each.turn == question.turn)
+        language = self.language(key)
+        await send_job_report(
+            self.records,
+            replace(job, id=f"lapsed:{question.turn}:{question.seconds}"),  # the turn's other questions add no line
+            await self.journal.session(key),
+            translate("tools.lapsed", language, tools=", ".join(tools)),
+            at=self.now(),
+            chat_kind=ChatKind(question.chat_kind),
+        )
+
+    async def withdraw(self, part: MessagePart) -> str:
+        """End the question whose arguments are in the file of *part*, which cannot be sent.
+
+        Return the sentence that says so, the same each time; "" for any other file. Raises StoreUnavailable.
+        """
+        if part.file is None or not part.file.question:
+            return ""
+        if (found := await self.approvals.find(part.key, part.file.question)) is not None:
+            await self.approvals.end(found[1])
+            self.approvals.count("not_shown")
+        return translate("tools.not_shown", self.language(part.key))
+
+    async def end_denial(self, _: Job) -> None:
+        """End a denial that the model did not read in a day."""

@@ -11,9 +11,8 @@ from agent.base.one_line import clean_name
 from agent.files.outgoing_files import OutgoingFiles
 from agent.llm.chat_model import ToolCall
 from agent.tools.rights import CallVerdict, RefusalRule
-from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool import OUTCOME_UNKNOWN, CallFacts, ToolKind
-from agent.tools.tool_questions import LIFETIME, RUN_LIFETIME, ToolQuestion, question_id
+from agent.tools.tool_questions import LIFETIME, RUN_LIFETIME, StandingDecisions, ToolQuestion, question_id
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects
 from gateway.errors import ToolFailed

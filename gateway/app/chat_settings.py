@@ -29,8 +29,8 @@ from gateway.ports.channel import ReplyPolicy
 from gateway.settings.settings_model import Settings, ToolRightsSettings, disabled_tools
 
 if TYPE_CHECKING:  # what is off is not imported
+    from agent.web.search_engines import SearchEngine
     from agent.web.web_pages import WebPages
-    from agent.web.web_search import SearchEngine
     from gateway.app.runtime import Runtime
     from gateway.store.account_links import SqlAccountLinks
 
@@ -157,7 +157,7 @@ def build_web_tools(settings: Settings) -> Sequence[Tool]:
 
 def open_search_engine(settings: Settings, pages: WebPages) -> SearchEngine:
     """Return the configured engine over the client of *pages*; raise SettingsError if something is missing for it."""
-    from agent.web.web_search import SearchAccess, load_engine
+    from agent.web.search_engines import SearchAccess, load_engine
 
     web = settings.tools.web
     key = web.search_key.get_secret_value() if web.search_key else ""

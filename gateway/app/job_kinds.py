@@ -18,8 +18,7 @@ from agent.memory.update.dream_phases import DREAM_JOBS
 from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS
 from agent.memory.versioning.message_deletions import DELETION_JOBS, UNINDEX_JOBS
 from agent.reminders.reminder_jobs import REMINDER_JOBS, SETTLE_JOBS
-from agent.tools.standing_decisions import DECISION_JOBS
-from agent.tools.tool_questions import DENIAL_JOBS, QUESTION_JOBS
+from agent.tools.tool_questions import DECISION_JOBS, DENIAL_JOBS, QUESTION_JOBS
 
 JOB_KINDS: Final = by_name(
     (

@@ -60,8 +60,7 @@ from agent.memory.versioning.message_deletions import (
     MessageDeletionJobs,
 )
 from agent.reminders.reminder_jobs import REMINDER_JOBS, SETTLE_JOBS
-from agent.tools.standing_decisions import DECISION_JOBS, StandingDecisions
-from agent.tools.tool_questions import DENIAL_JOBS, QUESTION_JOBS
+from agent.tools.tool_questions import DECISION_JOBS, DENIAL_JOBS, QUESTION_JOBS, StandingDecisions
 from gateway.app.context import LOCAL_ACCOUNTS
 from gateway.app.job_kinds import JOB_KINDS
 from gateway.app.models import configured_models

@@ -27,8 +27,7 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.update.conversation_updates import RawArchivePrompt
 from agent.memory.update.dreamer import Dreamer
 from agent.reminders.reminder_jobs import ReminderJobs
-from agent.tools.lapsed_questions import LapsedQuestions
-from agent.tools.tool_questions import ToolApprovals
+from agent.tools.tool_questions import LapsedQuestions, ToolApprovals
 from agent.turns.chat_profiles import ChatProfiles
 from agent.turns.result_pages import ToolResultPages
 from agent.turns.turn import RunningTurns

@@ -16,11 +16,11 @@ from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
 from agent.commands.command_services import CommandServices, QueueService, UsageService
+from agent.files.file_workspace import ReceivedFiles
 from agent.files.outgoing_files import OutgoingFiles
-from agent.files.received_files import ReceivedFiles
 from agent.files.turn_files import FileServices
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
-from agent.tools.standing_decisions import StandingDecisions
+from agent.tools.tool_questions import StandingDecisions
 from agent.turns.agent_loop import AgentLoop
 from agent.turns.auto_recall import AutoRecall
 from agent.turns.call_review import CallReviewer

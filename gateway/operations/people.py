@@ -30,7 +30,7 @@ from gateway.ports.access import NO_QUOTA, AccessChange, CapKind, CappedSender, 
 from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
-    from agent.tools.refused_calls import RefusedCall
+    from agent.tools.call_record import RefusedCall
     from gateway.app.runtime import Runtime
 
 REMAINS = (
@@ -376,7 +376,7 @@ class PeopleOperations(OperationGroup):
 
         Yields the state of the channels, one line per recent rejection, then one per tool call that was refused.
         """
-        from agent.tools.refused_calls import find_refused_calls
+        from agent.tools.call_record import find_refused_calls
         from gateway.access.refusal_log import explain_refusal
 
         if channel:

@@ -25,7 +25,7 @@ from agent.llm.scripted_model import ScriptEntry
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import reminders_in
 from agent.tools.tool import ToolContext, ToolKind, tool
-from agent.web.web_search import WebHit
+from agent.web.search_engines import WebHit
 from agent.web.web_tools import build_search_tool
 from tests.e2e.agent.test_web_tools import OFF, ListEngine
 from tests.e2e.browser import open_chat, send_text

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool import ToolContext, ToolKind, tool
-from agent.tools.tool_questions import TOOL_QUESTION
+from agent.tools.tool_questions import STANDING_DECISION, TOOL_QUESTION
 from gateway.events import InboundKind
 from gateway.ports.journal import Job
 from tests.e2e.agent.test_reminders import ToldModel

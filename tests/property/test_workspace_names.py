@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.files.workspace_names import InvalidFileName, parse_name
+from agent.files.file_workspace import InvalidFileName, parse_name
 
 PARTS = some.one_of(
     some.text(some.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=20),

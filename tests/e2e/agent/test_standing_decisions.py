@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agent.llm.scripted_model import ScriptEntry
-from agent.tools.standing_decisions import DURATION, STANDING_DECISION
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
+from agent.tools.tool_questions import DURATION, STANDING_DECISION
 from gateway.events import SessionKey
 from gateway.ports.journal import Job
 from tests.e2e.agent.test_tool_questions import SETTLED, decide, read_page, waiting

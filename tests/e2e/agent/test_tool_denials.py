@@ -7,9 +7,8 @@ from pathlib import Path
 
 from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptEntry
-from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool import ToolContext, ToolKind, tool
-from agent.tools.tool_questions import LIFETIME, RUN_LIFETIME, TOOL_DENIAL, TOOL_QUESTION
+from agent.tools.tool_questions import LIFETIME, RUN_LIFETIME, STANDING_DECISION, TOOL_DENIAL, TOOL_QUESTION
 from tests.e2e.agent.test_tool_questions import ARGUMENTS, OutsideWorld, decide, read_page
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway

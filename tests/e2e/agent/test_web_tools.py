@@ -14,8 +14,8 @@ from agent.base.token_estimate import estimate_messages
 from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import Tool
 from agent.tools.toolbox import GROUP as TOOL_ENTRY_POINTS
+from agent.web.search_engines import SearchAge, WebHit
 from agent.web.web_pages import WebPages
-from agent.web.web_search import SearchAge, WebHit
 from agent.web.web_tools import build_fetch_tool, build_search_tool
 from gateway.installation import load_entry_points
 from tests.fakes import sample_files

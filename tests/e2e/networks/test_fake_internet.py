@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.web.web_search import WebHit, clean_hits
+from agent.web.search_engines import WebHit, clean_hits
 from gateway.net.public_http import NOT_PUBLIC, is_public
 from tests.fakes.fake_internet import FORMS, NAMES, PUBLIC, PUBLIC_SIX, run_in_namespace, why_unavailable
 

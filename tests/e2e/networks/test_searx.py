@@ -19,9 +19,8 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agent.web.search_engines import open_searxng
+from agent.web.search_engines import SearchAccess, clean_hits, open_searxng
 from agent.web.web_pages import WebPages
-from agent.web.web_search import SearchAccess, clean_hits
 from gateway.errors import ToolFailed
 
 FOLDER = Path(os.environ.get("PARLOUR_TEST_SEARX", "/"))

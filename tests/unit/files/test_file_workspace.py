@@ -17,11 +17,11 @@ from agent.files.file_workspace import (
     FileChange,
     FileTooLarge,
     FileWorkspace,
+    InvalidFileName,
     ScopeWorkspaces,
     WorkspaceFull,
     merge_workspaces,
 )
-from agent.files.workspace_names import InvalidFileName
 from gateway.errors import StoreUnavailable
 from gateway.store.files import SqlFiles
 from tests.fakes.store import open_inline_store

@@ -11,7 +11,7 @@ import pytest
 
 from agent.base import transcript_lines as build
 from agent.memory.storage.stored_sessions import StoredSessions
-from agent.tools.refused_calls import QUESTION_WORDS, REFUSAL_WORDS, find_refused_calls
+from agent.tools.call_record import QUESTION_WORDS, REFUSAL_WORDS, find_refused_calls
 from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.events import SessionKey

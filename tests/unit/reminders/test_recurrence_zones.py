@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from agent.reminders.quiet_hours import QuietHours
-from agent.reminders.recurrence import RecurrenceRule, parse_slot, slot_of, to_utc
+from agent.reminders.recurrence import QuietHours, RecurrenceRule, parse_slot, slot_of, to_utc
 from gateway.errors import ToolFailed
 
 # zone, a wall time in the gap of spring, what it fires as, a wall time that autumn has twice, its first moment in UTC

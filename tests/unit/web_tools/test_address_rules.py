@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from agent.tools.tool import AskRule, CallFacts
-from agent.web.address_rules import host_of, is_allowed_address, is_named
-from agent.web.web_tools import review_fetch
+from agent.web.web_tools import host_of, is_allowed_address, is_named, review_fetch
 from gateway.events import ChatKind, Role
 
 

@@ -12,8 +12,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from agent.web.search_engines import open_brave, open_ddgs, open_searxng, open_tavily
-from agent.web.web_search import SearchAccess, WebHit, clean_hits, load_engine
+from agent.web.search_engines import (
+    SearchAccess,
+    WebHit,
+    clean_hits,
+    load_engine,
+    open_brave,
+    open_ddgs,
+    open_searxng,
+    open_tavily,
+)
 from gateway.errors import SettingsError, ToolFailed
 from gateway.net.public_http import PublicHttpClient
 
