@@ -1,9 +1,5 @@
 """Alerts to owners: sources detect problems, the alert state decides on notifications, the monitor sends them.
 
-`alert_state` is pure; `alert_sources` detect, `alert_messages` words the messages, `monitor` combines them,
-`alert_webhook` posts the same to the owner's own monitoring (docs/monitoring.md).
+`alert_state` is pure, and words the messages. The sources are declared with the checks that they are of
+(`gateway.health.gateway_checks`). `alert_webhook` posts the same to the owner's own monitoring (docs/monitoring.md).
 """
-
-from gateway.alerts.alert_webhook import AlertWebhook as AlertWebhook
-from gateway.alerts.monitor import AlertMonitor as AlertMonitor
-from gateway.alerts.monitor import OwnerDirectory as OwnerDirectory

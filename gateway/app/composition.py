@@ -37,9 +37,9 @@ from gateway.app.usage import load_counts
 from gateway.control.control_server import ControlServer
 from gateway.errors import UserError, WorkerReplaced
 from gateway.events import PlatformAccount, SessionKey
-from gateway.home_migration import open_home
 from gateway.operations.gateway import GatewayOperations
 from gateway.ports.journal import Job
+from gateway.preflight import open_home
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE
 from gateway.store.objects import ObjectStore, open_objects

@@ -23,9 +23,9 @@ from gateway.control import Line
 from gateway.durable_files import sync_folder
 from gateway.errors import SettingsError, UserError
 from gateway.home import STAGING, Home, is_held, make_private
-from gateway.home_migration import open_home
 from gateway.installation import HOW_TO_INSTALL, with_operator_commands
 from gateway.journal_file import JournalMove, StoreKind, accept_store, read_move, remove_move, write_move
+from gateway.preflight import open_home
 from gateway.settings import Settings, load_settings
 from gateway.store.earlier_files import has_files
 from gateway.store.file_copies import LargeFile, fetch_bytes, large_files, set_bytes_aside

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.commands.recovery import fit_sessions
 from gateway.commands.store import move_to_database, move_to_file
-from gateway.home_migration import open_home
+from gateway.preflight import open_home
 from gateway.restore import restore
 from gateway.settings import load_settings
 from gateway.store.objects import ObjectStore, open_objects

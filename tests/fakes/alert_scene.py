@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gateway.access.pairing_service import OwnerAddress
-from gateway.alerts import AlertMonitor, OwnerDirectory
 from gateway.alerts.alert_state import STALE, WebhookOrigin, is_unnotified
-from gateway.alerts.monitor import AlertRecipients, Source
+from gateway.alerts.monitor import AlertMonitor, AlertRecipients, OwnerDirectory, Source
 from gateway.delivery import DeliveryContext, OutboxDispatcher
 from gateway.events import SessionKey
 from gateway.store.outbox import SqlOutbox

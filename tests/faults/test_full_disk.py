@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gateway.home_migration import open_home
+from gateway.preflight import open_home
 from tests.fakes.forked_command import fork_command
 from tests.faults.process_pool import ForkServer
 

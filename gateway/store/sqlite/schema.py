@@ -59,7 +59,7 @@ def prepare(
 ) -> None:
     """Check the file and bring it to this version, once per start; nothing is changed in a newer one.
 
-    The snapshot to go back to is the home's (gateway/home_migration.py), which is taken before the store is opened.
+    The snapshot to go back to is the home's (gateway/preflight.py), which is taken before the store is opened.
     Raises StoreUnavailable for a damaged file, SchemaTooNew for one from a newer Parlour, SchemaTooOld for one
     from before 0.2.0.
     """

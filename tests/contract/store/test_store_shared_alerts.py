@@ -8,9 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gateway.access.pairing_service import OwnerAddress
-from gateway.alerts import AlertMonitor, OwnerDirectory
 from gateway.alerts.alert_state import Observation, WebhookOrigin
-from gateway.alerts.monitor import AlertRecipients
+from gateway.alerts.monitor import AlertMonitor, AlertRecipients, OwnerDirectory
 from gateway.events import SessionKey
 from gateway.store.alerts import Alert
 from gateway.store.sql_store import SqlStore

@@ -14,9 +14,8 @@ import pytest
 import structlog
 from aiohttp import web
 
-from gateway.alerts import AlertWebhook
 from gateway.alerts.alert_state import WebhookOrigin
-from gateway.alerts.alert_webhook import KEPT
+from gateway.alerts.alert_webhook import KEPT, AlertWebhook
 from gateway.store.alerts import Alert
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from gateway.access.pairing_service import OwnerAddress
-from gateway.alerts import OwnerDirectory
 from gateway.alerts.alert_sources import find_store_outages
 from gateway.alerts.alert_state import WebhookOrigin
-from gateway.alerts.monitor import AlertRecipients, Source, StoreNotifier
+from gateway.alerts.monitor import AlertRecipients, OwnerDirectory, Source, StoreNotifier
 from gateway.errors import StoreUnavailable
 from gateway.store_watcher import StoreWatcher
 from tests.fakes.alert_scene import OWNER_HERE, AlertScene

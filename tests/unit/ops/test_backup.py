@@ -20,7 +20,7 @@ from gateway.app.context import utc_now
 from gateway.backup import MANIFEST, backup
 from gateway.errors import HomeInUse, SchemaTooNew, UserError
 from gateway.home import Home
-from gateway.home_migration import open_home
+from gateway.preflight import open_home
 from gateway.restore import restore
 from gateway.settings.setting_types import LEFT_OUT
 from tests.fakes.store import open_inline_store

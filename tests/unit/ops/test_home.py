@@ -14,7 +14,7 @@ import pytest
 
 from gateway.errors import HomeInUse, SchemaTooNew, UserError
 from gateway.home import SCHEMA, Home, holder, is_held, short_socket_path
-from gateway.home_migration import JOURNALS, open_home
+from gateway.preflight import JOURNALS, open_home
 from gateway.restore import restore
 from gateway.store.tables import VERSION
 
@@ -99,7 +99,7 @@ def test_a_folder_that_many_share_keeps_its_rights(tmp_path: Path) -> None:
 def test_a_second_owner_is_refused_with_the_first_ones_id(tmp_path: Path) -> None:
     """The lock is the kernel's: it says who holds the home, and falls when that process does."""
     holding = (
-        "import sys; from pathlib import Path; from gateway.home_migration import open_home\n"
+        "import sys; from pathlib import Path; from gateway.preflight import open_home\n"
         "with open_home(Path(sys.argv[1])):\n  print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", holding, str(tmp_path)]
