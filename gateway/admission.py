@@ -80,6 +80,7 @@ class AdmissionPolicy:
     group_policy: GroupPolicy = GroupPolicy.MENTION
     decided_for: str = ""  # the entry of `chats` that sets the group policy; "" = the channel
     is_local: bool = False  # web and console: authenticated users are admitted, LOCAL_OWNER is the owner
+    has_pairing: bool | None = None  # unknown senders get codes; None = once there is an owner
 
     def is_here(self, user: str) -> bool:
         """Return True if the user is the owner at this machine's page or terminal."""
@@ -87,7 +88,13 @@ class AdmissionPolicy:
 
 
 def policy_of(
-    channel: str, allow_from: Iterable[str], owners: Iterable[str], group_policy: str, *, is_local: bool = False
+    channel: str,
+    allow_from: Iterable[str],
+    owners: Iterable[str],
+    group_policy: str,
+    *,
+    is_local: bool = False,
+    has_pairing: bool | None = None,
 ) -> AdmissionPolicy:
     """Build a block's policy from its settings; *owners* are ``channel:user_id`` of all channels."""
     own = f"{channel}:"
@@ -97,6 +104,7 @@ def policy_of(
         owners=frozenset(owner.removeprefix(own) for owner in owners if owner.startswith(own)),
         group_policy=GroupPolicy(group_policy),
         is_local=is_local,
+        has_pairing=has_pairing,
     )
 
 

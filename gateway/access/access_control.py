@@ -32,6 +32,7 @@ from gateway.ports.journal import AuditEntry
 
 if TYPE_CHECKING:
     from gateway.store.access import SqlAccess
+    from gateway.store.account_links import SqlAccountLinks
 
 
 _LETS_IN = frozenset({AccessStatus.ALLOWED, AccessStatus.PAIRED})
@@ -61,6 +62,7 @@ class AccessRoster:
         access: SqlAccess,
         policies: Mapping[str, AdmissionPolicy],
         kinds: Mapping[str, str],
+        links: SqlAccountLinks,
         *,
         named_owners: Sequence[str] = (),
     ) -> None:
@@ -72,12 +74,17 @@ class AccessRoster:
         self.policies = policies
         self.access = access
         self._kinds = kinds
+        self._links = links
         self._edition = -1
         self._index = _RosterIndex()
 
     def account(self, channel: str, user: str) -> PlatformAccount:
         """Return a block's user as an account of the platform."""
         return PlatformAccount(kind=self._kinds.get(channel, channel), id=user)
+
+    def linked_accounts(self, user: PlatformAccount) -> Sequence[PlatformAccount]:
+        """Return all accounts, without teams, of the persons to whom *user* belongs in any team; () if not linked."""
+        return [each.account.user for each in self._links.accounts_of_user(user)]
 
     def facts(self, message: InboundMessage, accounts: Sequence[PlatformAccount] = ()) -> AdmissionFacts:
         """Return the decisions about the sender of *message*; *accounts* are all of that person.
@@ -114,6 +121,11 @@ class AccessRoster:
         index = self._derived()
         return next((index.blocked[each] for each in accounts if each in index.blocked), "")
 
+    def is_blocked(self, channel: str, user: str) -> bool:
+        """Return True if an owner has blocked the person of this user, under any account."""
+        account = self.account(channel, user)
+        return bool(self.blocked_as((account, *self.linked_accounts(account))))
+
     def has_owner(self) -> bool:
         """Return True if there is an owner by the settings or by a code. Local users do not count."""
         return bool(self._absent or self._derived().owner_accounts)
@@ -136,6 +148,12 @@ class AccessRoster:
         """Return True if the settings name this user as an owner."""
         policy = self.policies.get(channel)
         return policy is not None and user in policy.owners
+
+    def has_pairing(self, channel: str) -> bool:
+        """Return True if unknown senders of *channel* get codes: as the settings say, else once there is an owner."""
+        policy = self.policies.get(channel)
+        setting = policy.has_pairing if policy is not None else None
+        return self.has_owner() if setting is None else setting
 
     def is_owner_of(self, accounts: Iterable[PlatformAccount]) -> bool:
         """Return True if one of these accounts is an owner's."""
@@ -274,8 +292,6 @@ def _strictest(limits: Iterable[T | None]) -> T | None:
 
 log = structlog.get_logger(__name__)
 
-Linked: TypeAlias = Callable[[str, str], Sequence[PlatformAccount]]  # (block, user) -> all accounts of that person
-
 # (channel, entry) -> the entry's error on the channel's platform, for the operator; "" = valid
 WrongEntry: TypeAlias = Callable[[str, str], str]
 
@@ -294,7 +310,6 @@ class AccessControlService:
     def __init__(
         self,
         roster: AccessRoster,
-        linked_accounts: Linked,
         *,
         now: Callable[[], datetime],
         entry_error: WrongEntry = lambda _channel, _entry: "",
@@ -302,7 +317,6 @@ class AccessControlService:
         """*entry_error* checks ids against a platform's shapes, so that decisions about impossible ones are refused."""
         self._roster = roster
         self._quotas = PersonQuotas(roster.access)
-        self._linked = linked_accounts
         self._now = now
         self._wrong = entry_error
 
@@ -448,12 +462,13 @@ class AccessControlService:
         return sorted(name for name, policy in policies.items() if not policy.is_local) or sorted(policies)
 
     def _accounts(self, channel: str, entry: AllowEntry) -> list[PlatformAccount]:
-        return [self._roster.account(channel, entry.id), *self._linked(channel, entry.id)]
+        account = self._roster.account(channel, entry.id)
+        return [account, *self._roster.linked_accounts(account)]
 
     def _is_owner(self, channel: str, entry: AllowEntry) -> bool:
         if entry.grants is not AdmissionGrant.USER:
             return False
-        return self._roster.is_owner(channel, entry.id) or self._roster.is_owner_of(self._linked(channel, entry.id))
+        return self._roster.is_owner(channel, entry.id) or self._roster.is_owner_of(self._accounts(channel, entry)[1:])
 
     def _blocked_elsewhere(self, channel: str, entry: AllowEntry) -> str:
         """Return under which other name the same person is blocked: allowing this one would change nothing."""

@@ -143,16 +143,13 @@ class _PendingRequest:
 
 @dataclass(slots=True, eq=False)
 class PairingService:
-    """The pending requests, over the roster's notes.
+    """The pending requests, over the roster's notes."""
 
-    *is_blocked* returns True for a (channel, user id) whose person an owner has blocked under any account.
-    """
-
+    roster: AccessRoster
     notes: NoteStore
     _: KW_ONLY
     now: Callable[[], datetime]
     language: Language = in_english
-    is_blocked: Callable[[str, str], bool] = lambda _channel, _who: False
 
     def pending_requests(self) -> Sequence[PairingRequest]:
         """Return the pending accounts and chats, the longest waiting first."""
@@ -204,7 +201,12 @@ class PairingService:
                 # Accounts decided in another way are no longer pending.
                 is_open = not value.get("no") and not value.get("gone")
                 who = (request.channel, request.who)
-                if is_good and is_open and who not in members and (request.is_place or not self.is_blocked(*who)):
+                if (
+                    is_good
+                    and is_open
+                    and who not in members
+                    and (request.is_place or not self.roster.is_blocked(*who))
+                ):
                     pending.append(_PendingRequest(note, self.notes.text(note), request))
         return sorted(pending, key=lambda each: (each.request.at, each.note))
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from gateway.access.access_control import AccessRoster
 from gateway.access.note_store import (
     DAY,
     PERSON,
@@ -42,7 +43,6 @@ from gateway.access.pairing_service import (
 )
 from gateway.admission import (
     AdmissionGrant,
-    AdmissionPolicy,
     Admitted,
     AllowEntry,
     Decision,
@@ -81,13 +81,12 @@ class UnknownSenderHandler:
 
     Unknown senders get no reply before the bot has an owner, who could admit them, or where pairing is off.
 
-    *has_pairing* returns True if a channel gives codes; *owner* finds the address of its owner.
+    *owner* finds the address of a channel's owner.
     """
 
+    roster: AccessRoster
     notes: NoteStore
     _: KW_ONLY
-    has_owner: Callable[[], bool]
-    has_pairing: Callable[[str], bool]
     owner: FindOwner
     meter: MetricsRecorder
     now: Callable[[], datetime]
@@ -118,7 +117,7 @@ class UnknownSenderHandler:
             return False
         if _is_greeting(message):
             return False
-        if not (self.has_owner() or self.has_pairing(message.key.channel)):
+        if not (self.roster.has_owner() or self.roster.has_pairing(message.key.channel)):
             return False
         if self.now() - message.sent_at > DAY:
             return False
@@ -169,7 +168,7 @@ class UnknownSenderHandler:
     async def _answer(
         self, message: InboundMessage, rejected: Rejected, now: datetime, expired: dict[str, str]
     ) -> _UnknownSenderReply:
-        has_pairing, language = self.has_pairing(message.key.channel), self.language(message.key)
+        has_pairing, language = self.roster.has_pairing(message.key.channel), self.language(message.key)
         if message.chat_kind is ChatKind.DIRECT:
             if has_pairing:
                 return await self._with_code(message, rejected, now, expired)
@@ -256,13 +255,12 @@ class ChatApprovals:
 
     A chat that an entry admits, or whose workspace one does, needs no question.
 
-    *policies* are the channels' policies from the settings; *owner* finds the address of a channel's owner.
-
-    *group_policy_of* returns the group policy of one chat, if it has its own.
+    *owner* finds the address of a channel's owner; *group_policy_of* returns the policy of one chat,
+    if it has its own.
     """
 
+    roster: AccessRoster
     notes: NoteStore
-    policies: Mapping[str, AdmissionPolicy]
     _: KW_ONLY
     owner: FindOwner
     now: Callable[[], datetime]
@@ -296,7 +294,7 @@ class ChatApprovals:
 
     def _is_open(self, place: MembershipChange) -> bool:
         """Return True if no approval is needed: its members are admitted, or the group policy is off."""
-        policy = self.policies.get(place.channel)
+        policy = self.roster.policies.get(place.channel)
         if policy is None or policy.is_local:
             return True
         if GroupPolicy(self.group_policy_of(place) or policy.group_policy) is GroupPolicy.OFF:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import structlog
 
-from gateway.access.access_control import AccessControlService, AccessRoster
-from gateway.access.note_store import NoteStore
-from gateway.access.pairing_service import OwnerAddress, OwnerClaims, PairingService
+from gateway.access.access_control import AccessRoster
+from gateway.access.pairing_service import OwnerAddress
 from gateway.access.refusal_log import RefusalLog
-from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
+from gateway.access.unknown_senders import ChatApprovals
 from gateway.admission import (
     AdmissionPolicy,
     Admitted,
@@ -30,13 +29,10 @@ from gateway.channel import Channel, SupportsSenderLookup
 from gateway.errors import ParlourError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
 from gateway.ports.access import AccessListing, MessageContext
-from gateway.ports.channel import MembershipChange
 from gateway.ports.journal import InboxRow, SessionRow, is_set_by_person
 from gateway.settings import Settings
-from gateway.settings.channel_blocks import entry_error
 
 if TYPE_CHECKING:
-    from gateway.app.runtime import Runtime
     from gateway.store.account_links import SqlAccountLinks
     from gateway.store.records import SqlTurnRecords
 
@@ -50,7 +46,14 @@ _DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # may need the 
 def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, AdmissionPolicy]:
     """Return each channel's admission policy from the settings, the caller's extra channels included."""
     return {
-        name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.traits.is_local)
+        name: policy_of(
+            name,
+            block.allow_from,
+            settings.owners,
+            block.group_policy,
+            is_local=block.traits.is_local,
+            has_pairing=block.pairing,
+        )
         for name, block in settings.channels.items()
     } | {extra.name: extra.policy for extra in plugins.channels}
 
@@ -86,11 +89,6 @@ class AdmissionJudge:
         if isinstance(decision, Rejected):
             self.refusals.note(message, decision, self.now())
         return decision
-
-
-def accounts_of_user(links: SqlAccountLinks, user: PlatformAccount) -> Sequence[PlatformAccount]:
-    """Return all accounts, without teams, of the persons to whom *user* belongs in any team; () if not linked."""
-    return [each.account.user for each in links.accounts_of_user(user)]
 
 
 def may_be_read(judge: AdmissionJudge, message: InboundMessage) -> bool:
@@ -178,14 +176,14 @@ async def _look_up_sender(channel: SupportsSenderLookup, message: InboundMessage
 class OwnerChats:
     """Finds owners' chats. Its call is `gateway.access.pairing_service.FindOwner`.
 
-    *is_open* returns True for a channel that runs in this process.
+    *enabled* are the channels that run in this process.
     """
 
     roster: AccessRoster
     records: SqlTurnRecords
     links: SqlAccountLinks
     platforms: ChannelPlatforms
-    is_open: Callable[[str], bool]
+    enabled: Collection[str]
 
     async def __call__(self, channel: str) -> OwnerAddress | None:
         """Return the address of an owner who decides about *channel*; None when no owner has an address."""
@@ -204,7 +202,7 @@ class OwnerChats:
         people: list[tuple[set[PlatformAccount], dict[OwnerAddress, None]]] = []
         for each in owners:
             account = self.roster.account(each.channel, each.who)
-            kin = {account, *accounts_of_user(self.links, account)}
+            kin = {account, *self.roster.linked_accounts(account)}
             person = next((known for known in people if known[0] & kin), None)
             if person is None:
                 people.append(person := (set(), {}))
@@ -213,7 +211,7 @@ class OwnerChats:
         return [tuple(addresses) for _, addresses in people]
 
     def _is_reachable(self, owner: AccessListing) -> bool:
-        return self.is_open(owner.channel) and not self._is_local(SessionKey(owner.channel, owner.who))
+        return owner.channel in self.enabled and not self._is_local(SessionKey(owner.channel, owner.who))
 
     def _address(self, channel: str, account: PlatformAccount, sessions: Sequence[SessionRow]) -> OwnerAddress:
         rows = (row for row in sessions if row.key.channel == channel and self._is_owners(row, {account}))
@@ -230,11 +228,11 @@ class OwnerChats:
         owners = {
             (each.channel, each.who): self.roster.account(each.channel, each.who)
             for each in self.roster.owners()
-            if self.is_open(each.channel)
+            if each.channel in self.enabled
         }
         accounts = set(owners.values())
         for row in sessions:
-            if self.is_open(row.key.channel) and self._is_owners(row, accounts):
+            if row.key.channel in self.enabled and self._is_owners(row, accounts):
                 yield OwnerAddress(row.key.parent)
         for channel, who in owners:
             yield self._default_address(channel, who)
@@ -256,70 +254,3 @@ class OwnerChats:
     def _is_local(self, key: SessionKey) -> bool:
         policy = self.roster.policies.get(key.channel)
         return policy is not None and policy.is_local
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessServices:
-    """Access decisions, as intake, commands and operators use them."""
-
-    roster: AccessRoster
-    owners_at: OwnerChats
-    decisions: AccessControlService
-    claims: OwnerClaims
-    pairing: PairingService
-    strangers: UnknownSenderHandler
-    places: ChatApprovals
-    judge: AdmissionJudge
-
-
-def build_access(app: Runtime) -> AccessServices:
-    """Build the access services."""
-    settings, store, platforms, now = app.settings, app.store, app.platforms, app.now
-    roster = AccessRoster(store.access, policies_of(settings, app.plugins), platforms, named_owners=settings.owners)
-
-    def linked_accounts(channel: str, user: str) -> Sequence[PlatformAccount]:
-        return accounts_of_user(store.links, roster.account(channel, user))
-
-    def has_pairing(channel: str) -> bool:
-        block = settings.channels.get(channel)
-        setting = block.pairing if block is not None else None
-        return roster.has_owner() if setting is None else setting
-
-    def check_entry(channel: str, entry: str) -> str:
-        block = settings.channels.get(channel)
-        return entry_error(entry, block.entry_shapes) if block is not None else ""
-
-    def is_blocked(channel: str, user: str) -> bool:
-        return bool(roster.blocked_as((roster.account(channel, user), *linked_accounts(channel, user))))
-
-    def is_open(channel: str) -> bool:
-        block = settings.channels.get(channel)
-        return channel in platforms and (block is None or block.enabled)
-
-    def group_policy(change: MembershipChange) -> str | None:
-        # A guild has no chat id, so the policy is that of the guild or its channel.
-        return app.chats.of(SessionKey(change.channel, change.chat or "?"), change.guild).group_policy
-
-    notes, language = NoteStore(store.access), app.locales.language
-    owner = OwnerChats(roster, store.records, store.links, platforms, is_open)
-    places = ChatApprovals(
-        notes, roster.policies, owner=owner, now=now, language=language, group_policy_of=group_policy
-    )
-    return AccessServices(
-        roster=roster,
-        owners_at=owner,
-        decisions=AccessControlService(roster, linked_accounts, now=now, entry_error=check_entry),
-        claims=OwnerClaims(roster, now=now, language=language),
-        pairing=PairingService(notes, now=now, language=language, is_blocked=is_blocked),
-        strangers=UnknownSenderHandler(
-            notes,
-            has_owner=roster.has_owner,
-            has_pairing=has_pairing,
-            owner=owner,
-            meter=app.meter,
-            now=now,
-            language=language,
-        ),
-        places=places,
-        judge=AdmissionJudge(roster, places, app.context_of, app.refusals, now),
-    )

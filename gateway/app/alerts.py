@@ -39,7 +39,7 @@ class AlertServices:
 def build_alerts(app: Runtime) -> AlertServices:
     """Build the alert monitor and its webhook."""
     settings, home, store, now = app.settings, app.home, app.store, app.now
-    access, channels, locales = app.access, app.channels, app.locales
+    channels, locales = app.channels, app.locales
     supervisor, watcher = app.supervisor, app.store_watcher
     origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
@@ -49,11 +49,11 @@ def build_alerts(app: Runtime) -> AlertServices:
     of = f".{origin.host}:{home.path}" if store.alerts.gateway else ""
     to = AlertRecipients(
         ways=OwnerDirectory(
-            people=access.owners_at.everybody,
+            people=app.owner_chats.everybody,
             channels=channels,
             connection_states=supervisor.states,
             unreachable=lambda: store.alerts.unreached_chats(now() - STALE),
-            pages=[SessionKey(name, LOCAL_OWNER) for name, policy in access.roster.policies.items() if policy.is_local],
+            pages=[SessionKey(name, LOCAL_OWNER) for name, policy in app.roster.policies.items() if policy.is_local],
         ),
         locale_of=lambda key: (locales.language(key), locales.clock(key)),
         posts=bool(url),

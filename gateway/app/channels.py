@@ -164,7 +164,7 @@ def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str
     message = InboundMessage(
         key=key, message_id="", sender=Sender(id=user), text="", sent_at=app.now(), is_addressed=True
     )
-    decision = app.access.judge(message)
+    decision = app.judge(message)
     role = decision.role if isinstance(decision, Admitted) else Role.MEMBER
     has_one_memory = app.settings.memory.isolation == "shared"
     return [

@@ -92,7 +92,7 @@ async def open_app(
         await take_over_model_facts(app.models, home.path)
         if app.quarantine.had_event_in_hand:
             await store.journal.acquit()
-        owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
+        owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.roster.owners())]))
         await _adopt_earlier_files(app, store, objects)
         # Files that are not this store's go first: after a kill, the next start still knows that they are not.
         is_outdated = await app.session_files.is_outdated(is_shared=store.earlier_files is not None)
@@ -103,7 +103,7 @@ async def open_app(
         if settings.memory.isolation != "shared":
             await join_local_accounts(store, app.memory.linker, app.now())
         await app.memory.erasure.retention.plan()
-        await load_counts(app.usage, store, settings.caps)
+        await load_counts(app)
         yield app
 
 

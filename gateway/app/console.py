@@ -12,7 +12,7 @@ from agent.commands.memory_lists import format_source
 from agent.reminders.reminder import reminders_in
 from agent.tools.offline_model import is_offline
 from agent.turns.chat_profiles import stored_guild
-from gateway.app.access import RoleResolver, accounts_of_user
+from gateway.app.access import RoleResolver
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.recall import search_limitation
 from gateway.control.registry import console_operations
@@ -40,7 +40,7 @@ def build_console(app: Runtime) -> WebConsole | None:
     page = next(iter(app.chat_pages), None)
     if page is None:
         return None
-    visitors = PageVisitors(page, app, RoleResolver(app.access.judge, app.channels))
+    visitors = PageVisitors(page, app, RoleResolver(app.judge, app.channels))
     prefix = "" if page.name == PAGE else f"/{page.name}"
     return WebConsole(visitors, app.operations, console_operations(), prefix=prefix)
 
@@ -51,10 +51,8 @@ def is_console_owner(app: Runtime, channel: str, who: str) -> bool:
 
 
 def _is_owner(app: Runtime, channel: str, who: str) -> bool:
-    roster = app.access.roster
-    return roster.is_owner(channel, who) or roster.is_owner_of(
-        accounts_of_user(app.store.links, roster.account(channel, who))
-    )
+    roster = app.roster
+    return roster.is_owner(channel, who) or roster.is_owner_of(roster.linked_accounts(roster.account(channel, who)))
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +120,7 @@ class PageVisitors:
         return list(dict.fromkeys(found))
 
     async def _administers(self, who: str, key: SessionKey) -> bool:
-        roster, links = self.app.access.roster, self.app.store.links
+        roster, links = self.app.roster, self.app.store.links
         page = roster.account(self.page.name, who)
         kind = self.app.platform(key.channel)
         for each in links.accounts_of_user(page):

@@ -395,7 +395,7 @@ def build_job_runner(app: Runtime) -> JobRunner:
     return JobRunner(
         store.jobs,
         handlers,
-        token_budget=app.usage.token_budget,
+        token_budget=app.token_budget,
         now=app.now,
         meter=app.meter,
         slots=app.slots,

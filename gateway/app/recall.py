@@ -31,7 +31,7 @@ def build_recall(app: Runtime) -> ScopeRecall:
     settings = app.settings
     vectors = settings.tools.vector_memory
     seed = _seed(vectors) if vectors.profile == "seed" else None
-    embedder = _embedder(vectors, settings.llm, app.usage.recorder, settings.proxy_address)
+    embedder = _embedder(vectors, settings.llm, app.usage_recorder, settings.proxy_address)
 
     def cut(text: str, at: datetime | None) -> Sequence[SearchUnit]:
         if seed is None:

@@ -21,6 +21,7 @@ from agent.llm.model_abilities import LearnedModels
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.privacy.export_jobs import PrivacyService
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.session_file_writer import SessionFileWriter
@@ -35,9 +36,15 @@ from agent.turns.turn_replay import TurnReplayer
 from agent.workers.turn_runner import TurnRunner
 from agent.workers.turn_services import TurnServices
 from agent.workers.worker_pool import WorkerPool
+from gateway.access.access_control import AccessControlService, AccessRoster
+from gateway.access.note_store import NoteStore
+from gateway.access.pairing_service import OwnerClaims, PairingService
 from gateway.access.refusal_log import RefusalLog, SilenceReason
+from gateway.access.tool_call_caps import ToolCallTracker
+from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
+from gateway.access.usage_caps import UsageCapTracker
 from gateway.alerts.alert_sources import ModelSource
-from gateway.app.access import AccessServices, build_access, has_lost_access
+from gateway.app.access import AdmissionJudge, OwnerChats, has_lost_access, policies_of
 from gateway.app.alerts import AlertServices, build_alerts
 from gateway.app.channels import (
     ConfiguredChannels,
@@ -62,7 +69,7 @@ from gateway.app.memory import (
 from gateway.app.models import ModelFactory, ModelServices, build_models
 from gateway.app.recall import build_recall
 from gateway.app.turns import build_command_services, build_replayer, build_turn_services
-from gateway.app.usage import UsageServices, build_usage
+from gateway.app.usage import JournalUsageRecorder, build_caps
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.channel import Channel
 from gateway.chat_locales import ChatLocales
@@ -75,10 +82,11 @@ from gateway.home import Home
 from gateway.intake import Intake
 from gateway.operations import build_operations
 from gateway.ports.access import MessageContext
-from gateway.ports.channel import IntakeVerdict, PlatformTraits
+from gateway.ports.channel import IntakeVerdict, MembershipChange, PlatformTraits
 from gateway.ports.journal import SessionRow
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
+from gateway.settings.channel_blocks import entry_error
 from gateway.settings.chat_settings import ChatOverrides, open_chats
 from gateway.store.attachment_store import AttachmentStore
 from gateway.store_watcher import StoreWatcher
@@ -146,9 +154,77 @@ class Runtime:
         return SecretRedactor(secret_values(self.settings))
 
     @cached_property
-    def access(self) -> AccessServices:
-        """Owners, members, pairing, chat approvals, and the admission decision."""
-        return build_access(self)
+    def roster(self) -> AccessRoster:
+        """Effective access per account and channel."""
+        policies = policies_of(self.settings, self.plugins)
+        named = self.settings.owners
+        return AccessRoster(self.store.access, policies, self.platforms, self.store.links, named_owners=named)
+
+    @cached_property
+    def judge(self) -> AdmissionJudge:
+        """The admission decision."""
+        return AdmissionJudge(self.roster, self.chat_approvals, self.context_of, self.refusals, self.now)
+
+    @cached_property
+    def access_control(self) -> AccessControlService:
+        """Owners' decisions about people and chats."""
+        blocks = self.settings.channels
+
+        def check_entry(channel: str, entry: str) -> str:
+            return entry_error(entry, blocks[channel].entry_shapes) if channel in blocks else ""
+
+        return AccessControlService(self.roster, now=self.now, entry_error=check_entry)
+
+    @cached_property
+    def owner_chats(self) -> OwnerChats:
+        """Addresses of owners."""
+        blocks = self.settings.channels
+        enabled = {name for name in self.platforms if name not in blocks or blocks[name].enabled}
+        return OwnerChats(self.roster, self.store.records, self.store.links, self.platforms, enabled)
+
+    @cached_property
+    def owner_claims(self) -> OwnerClaims:
+        """Codes that make their sender an owner."""
+        return OwnerClaims(self.roster, now=self.now, language=self.locales.language)
+
+    @cached_property
+    def access_notes(self) -> NoteStore:
+        """Notes about unknown senders and chats."""
+        return NoteStore(self.store.access)
+
+    @cached_property
+    def pairing(self) -> PairingService:
+        """Requests of unknown senders and chats that wait for an owner."""
+        return PairingService(self.roster, self.access_notes, now=self.now, language=self.locales.language)
+
+    @cached_property
+    def unknown_senders(self) -> UnknownSenderHandler:
+        """Replies to unknown senders."""
+        return UnknownSenderHandler(
+            self.roster,
+            self.access_notes,
+            owner=self.owner_chats,
+            meter=self.meter,
+            now=self.now,
+            language=self.locales.language,
+        )
+
+    @cached_property
+    def chat_approvals(self) -> ChatApprovals:
+        """Chats that the bot was added to."""
+
+        def group_policy(change: MembershipChange) -> str | None:
+            # A guild has no chat id, so the policy is that of the guild or its channel.
+            return self.chats.of(SessionKey(change.channel, change.chat or "?"), change.guild).group_policy
+
+        return ChatApprovals(
+            self.roster,
+            self.access_notes,
+            owner=self.owner_chats,
+            now=self.now,
+            language=self.locales.language,
+            group_policy_of=group_policy,
+        )
 
     @cached_property
     def router(self) -> CommandRouter:
@@ -177,17 +253,16 @@ class Runtime:
             command = self.router.parse(message)
             return None if command is None else self.router.is_control(command)
 
-        access = self.access
         return Intake(
             self.store.journal,
             context_of=self.context_of,
-            admit=access.judge.decide,
+            admit=self.judge.decide,
             classify=classify,
             quarantine=self.quarantine,
             meter=self.meter,
             language=self.locales.observe_language,
-            pre_admission_handlers=(access.claims.intercept, access.strangers.intercept),
-            newcomer=access.places.handle_membership,
+            pre_admission_handlers=(self.owner_claims.intercept, self.unknown_senders.intercept),
+            newcomer=self.chat_approvals.handle_membership,
         )
 
     @cached_property
@@ -197,15 +272,43 @@ class Runtime:
             self.intake,
             self.store,
             self.channels,
-            judge=self.access.judge,
+            judge=self.judge,
             language=self.locales.language,
             now=self.now,
         )
 
     @cached_property
-    def usage(self) -> UsageServices:
-        """Caps, and the recorder of model calls."""
-        return build_usage(self)
+    def caps(self) -> UsageCapTracker:
+        """Usage caps of people, chats and the installation."""
+        return build_caps(self)
+
+    @cached_property
+    def tool_calls(self) -> ToolCallTracker:
+        """Caps of tool calls."""
+        return ToolCallTracker(
+            self.settings.caps.tools.model_dump(),
+            zone=self.settings.timezone,
+            now=self.now,
+            store_row=self.store.journal.spend,
+            meter=self.meter,
+            shared_caps=self.store.shared_caps,
+        )
+
+    @cached_property
+    def token_budget(self) -> TokenBudget:
+        """Tokens that background jobs may use in a day."""
+        return TokenBudget(
+            self.store.usage,
+            limit=self.settings.caps.background_tokens_per_day,
+            zone=self.settings.timezone,
+            now=self.now,
+            shared_caps=self.store.shared_caps,
+        )
+
+    @cached_property
+    def usage_recorder(self) -> JournalUsageRecorder:
+        """Stores every model call."""
+        return JournalUsageRecorder(self.store, self.token_budget, self.caps, self.meter, self.now)
 
     @cached_property
     def session_files(self) -> SessionFileWriter:
@@ -253,7 +356,7 @@ class Runtime:
             ModelFactory(
                 self.settings,
                 self.plugins,
-                self.usage.recorder,
+                self.usage_recorder,
                 self.meter,
                 now=self.now,
                 facts=LearnedModels(self.store.models, now=self.now),
@@ -308,7 +411,7 @@ class Runtime:
         """Withdraws questions of senders who have lost access."""
         return LapsedQuestions(
             approvals=self.approvals,
-            has_lost_access=partial(has_lost_access, self.access.judge),
+            has_lost_access=partial(has_lost_access, self.judge),
             journal=self.store.journal,
             records=self.store.records,
             language=self.locales.language,
@@ -360,7 +463,7 @@ class Runtime:
             records=self.store.records,
             preferences=self.store.people,
             language=self.locales.language,
-            has_lost_access=partial(has_lost_access, self.access.judge),
+            has_lost_access=partial(has_lost_access, self.judge),
             zone=self.locales.zone,
             open_chat=self.memory.stored_conversations.open_for_notice,
             now=self.now,

@@ -61,7 +61,7 @@ def build_replayer(app: Runtime) -> TurnReplayer:
     models = ModelFactory(app.settings, app.plugins, unrecorded, unrecorded, now=app.now)
 
     def role_of(message: InboundMessage, facts: MessageContext) -> Role | None:
-        decision = app.access.judge(message, facts)
+        decision = app.judge(message, facts)
         return decision.role if isinstance(decision, Admitted) else None
 
     return TurnReplayer(
@@ -135,9 +135,7 @@ def build_command_services(app: Runtime) -> CommandServices:
         locales=app.locales,
         preferences=store.people,
         list_settings=build_settings_view(app),
-        usage=UsageService(
-            store=store.usage, caps=app.usage.caps, tool_calls=app.usage.tool_calls, day_zone=settings.timezone
-        ),
+        usage=UsageService(store=store.usage, caps=app.caps, tool_calls=app.tool_calls, day_zone=settings.timezone),
         jobs=store.jobs,
         approvals=app.approvals,
         decisions=StandingDecisions(store.jobs),
@@ -154,14 +152,14 @@ def build_turn_services(app: Runtime) -> TurnServices:
     assembler = PromptAssembler(
         ScopeMemory(memory.documents),
         files=attachments,
-        history=ChannelHistory(app.channels, admits=lambda message: may_be_read(app.access.judge, message)),
+        history=ChannelHistory(app.channels, admits=lambda message: may_be_read(app.judge, message)),
         auto_recall=AutoRecall(app.recall) if settings.memory.auto_recall else None,
         approvals=app.approvals,
         outbox=store.outbox,
     )
 
     async def find_owner(channel: str) -> tuple[SessionKey, str] | None:
-        address = await app.access.owners_at(channel)
+        address = await app.owner_chats(channel)
         return (address.key, address.visible_to) if address is not None else None
 
     received = ReceivedFiles(app.store.transcripts)
@@ -185,7 +183,7 @@ def build_turn_services(app: Runtime) -> TurnServices:
             outgoing=outgoing,
             pages=app.pages,
             jobs=store.jobs,
-            reviewer=CallReviewer(outgoing=outgoing, jobs=store.jobs, caps=app.usage.tool_calls, now=app.now),
+            reviewer=CallReviewer(outgoing=outgoing, jobs=store.jobs, caps=app.tool_calls, now=app.now),
             memory_tools=TurnMemoryTools(app.home.path, memory.editor, memory.erasure, memory.archive),
             now=app.now,
         ),
@@ -194,12 +192,12 @@ def build_turn_services(app: Runtime) -> TurnServices:
         memory_jobs=memory.jobs,
         search=app.recall,
         context_of=app.context_of,
-        current_admission=RoleResolver(app.access.judge, app.channels, notes_rejections=True).current_admission,
+        current_admission=RoleResolver(app.judge, app.channels, notes_rejections=True).current_admission,
         find_owner=find_owner,
         locales=app.locales,
         profiles=app.profiles,
-        caps=app.usage.caps,
-        tool_calls=app.usage.tool_calls,
+        caps=app.caps,
+        tool_calls=app.tool_calls,
         reminders=app.reminders,
         on_expired=lambda message: app.refusals.note(message, OtherRefusal(reason=SilenceReason.EXPIRED), app.now()),
         meter=app.meter,
@@ -245,7 +243,7 @@ def _build_transcriber(app: Runtime) -> LitellmTranscriber | None:
         api_base=str(entry.api_base or ""),
         api_key=entry.api_key.get_secret_value() if entry.api_key else "",
         proxy=app.settings.proxy_address,
-        recorder=app.usage.recorder,
+        recorder=app.usage_recorder,
         meter=app.meter,
     )
 

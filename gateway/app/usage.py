@@ -14,12 +14,10 @@ import structlog
 from agent.llm.chat_model import ChatReply, ChatRequest, Price, TokenUsage, estimate
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.access_control import PersonQuotas
-from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
 from gateway.ports.access import CapKind, CappedSender, Release, micro_dollars
 from gateway.ports.journal import UsageRow
 from gateway.ports.metrics import MetricsRecorder
-from gateway.settings.settings_model import CapSettings
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
@@ -32,45 +30,19 @@ _NO_TOKENS = TokenUsage()
 _ANSWER = "answer"  # transcriptions have no price before they are made
 
 
-@dataclass(frozen=True, slots=True)
-class UsageServices:
-    """Caps of people, chats and tool calls, the budget of background jobs, and the recorder of model calls."""
-
-    caps: UsageCapTracker
-    tool_calls: ToolCallTracker
-    token_budget: TokenBudget
-    recorder: JournalUsageRecorder
-
-
-def build_usage(app: Runtime) -> UsageServices:
-    """Build the usage services."""
-    settings, usage, now, shared_caps = app.settings, app.store.usage, app.now, app.store.shared_caps
-    caps = _build_caps(app)
-    budget = TokenBudget(
-        usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=now, shared_caps=shared_caps
-    )
-    tool_calls = ToolCallTracker(
-        settings.caps.tools.model_dump(),
-        zone=settings.timezone,
-        now=now,
-        store_row=app.store.journal.spend,
-        meter=app.meter,
-        shared_caps=shared_caps,
-    )
-    return UsageServices(caps, tool_calls, budget, JournalUsageRecorder(app.store, budget, caps, app.meter, now))
-
-
-async def load_counts(usage: UsageServices, store: SqlStore, caps: CapSettings) -> None:
+async def load_counts(app: Runtime) -> None:
     """Load what caps have counted until now; call it before the first turn. Raises StoreUnavailable."""
+    store, caps = app.store, app.settings.caps
     limits = {CapKind.HOUSE_TOKENS: caps.tokens_per_day, CapKind.HOUSE_COST: _micros(caps.usd_per_day)}
-    await usage.caps.warm(store.caps, installation_limits=limits)
-    await usage.tool_calls.warm(store.usage)
+    await app.caps.warm(store.caps, installation_limits=limits)
+    await app.tool_calls.warm(store.usage)
     if store.shared_caps is not None:
-        bases = (usage.caps.hand_over(), usage.tool_calls.hand_over(), await usage.token_budget.hand_over())
+        bases = (app.caps.hand_over(), app.tool_calls.hand_over(), await app.token_budget.hand_over())
         await store.shared_caps.start(bases)
 
 
-def _build_caps(app: Runtime) -> UsageCapTracker:
+def build_caps(app: Runtime) -> UsageCapTracker:
+    """Build the tracker of caps, with the limits of the settings, chats and people."""
     settings = app.settings
     caps, quotas = settings.caps, PersonQuotas(app.store.access)
 

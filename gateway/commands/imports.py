@@ -149,7 +149,7 @@ async def run_import(
 
 def _default_scope(app: Runtime, names: ScopeNames, person: str) -> str:
     """Return the scope of *person*, or of the only owner. Raises UserError if there is not exactly one owner."""
-    owners = [person] if person else [str(each) for each in app.access.roster.owners()]
+    owners = [person] if person else [str(each) for each in app.roster.owners()]
     if app.settings.memory.isolation == "shared" and not person:
         return ""
     if len(owners) != 1:

@@ -224,7 +224,7 @@ async def _usage_of_today(app: Runtime) -> Sequence[Mapping[str, Any]]:
 
 
 def _read_requests(app: Runtime) -> Status:
-    requests = app.access.pairing.pending_requests()
+    requests = app.pairing.pending_requests()
     places = sum(each.is_place for each in requests)
     return {"waits": {"people": len(requests) - places, "places": places}}
 
@@ -248,7 +248,7 @@ async def _count_orphaned_reminders(app: Runtime) -> Sequence[Mapping[str, Any]]
     for n, reminder in enumerate(found, 1):
         place = (str(reminder.key), reminder.by)
         if place not in verdicts:
-            verdicts[place] = has_lost_access(app.access.judge, reminder.message("", now, reminder.kind))
+            verdicts[place] = has_lost_access(app.judge, reminder.message("", now, reminder.kind))
         if verdicts[place]:
             counts[f"{reminder.key.channel}:{reminder.by}"] += 1
         if n % _AT_ONCE == 0:
@@ -418,7 +418,7 @@ CHECKS = (
         read=_read_refusals,
         judge=_judge_refusals,
         alert=lambda app, _: BurstSource(
-            "strangers", "alerts.strangers", lambda: app.access.strangers.unanswered, app.now, many=1
+            "strangers", "alerts.strangers", lambda: app.unknown_senders.unanswered, app.now, many=1
         ),
     ),
     HealthCheck("alerts", fetch=fetch_alerts, read_stored=_stored_alerts, judge=_judge_alerts),
@@ -432,10 +432,10 @@ CHECKS = (
     HealthCheck("jobs", in_chat=True, fetch=lambda app: app.background.work()),
     HealthCheck("background_budget", in_chat=True, fetch=lambda app: app.background.budget()),
     HealthCheck("today", fetch=_usage_of_today),
-    HealthCheck("cap", alert=lambda app, _: partial(find_cap_use, usage=app.usage.caps.installation_usage)),
+    HealthCheck("cap", alert=lambda app, _: partial(find_cap_use, usage=app.caps.installation_usage)),
     HealthCheck(
         "prices",
-        alert=lambda app, _: partial(find_unpriced_models, models=lambda: app.usage.recorder.unpriced_models),
+        alert=lambda app, _: partial(find_unpriced_models, models=lambda: app.usage_recorder.unpriced_models),
     ),
     HealthCheck(
         "login codes",
@@ -446,7 +446,7 @@ CHECKS = (
     HealthCheck(
         "owner codes",
         alert=lambda app, _: BurstSource(
-            "owner-codes", "alerts.owner_codes", lambda: app.access.claims.wrong, app.now, many=_GUESSES
+            "owner-codes", "alerts.owner_codes", lambda: app.owner_claims.wrong, app.now, many=_GUESSES
         ),
     ),
     HealthCheck(

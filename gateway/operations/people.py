@@ -207,7 +207,7 @@ class PeopleOperations(OperationGroup):
     @operation("people list", Role.OWNER, show=rows(_access_row, empty=_nobody))
     async def list_people(self, channel: Annotated[str, argument("Only this channel.")] = "") -> AsyncIterator[Line]:
         """List access entries: members and blocked people, with the decision behind each."""
-        lines = [each for each in self._app.access.roster.list_access() if channel in ("", each.channel)]
+        lines = [each for each in self._app.roster.list_access() if channel in ("", each.channel)]
         if channel and not lines:
             self._app.platforms.require(channel)
         for each in lines:
@@ -223,7 +223,7 @@ class PeopleOperations(OperationGroup):
     )
     async def allow(self, who: Subject, here: str = "") -> AsyncIterator[Line]:
         """Admit a person, chat, guild, team or role at once, and lift a block."""
-        yield plain(await self._app.access.decisions.allow(who, caller(), here=here))
+        yield plain(await self._app.access_control.allow(who, caller(), here=here))
 
     @operation(
         "people block",
@@ -235,7 +235,7 @@ class PeopleOperations(OperationGroup):
     )
     async def block(self, who: Subject, here: str = "") -> AsyncIterator[Line]:
         """Block a person, chat or guild, whatever the settings say."""
-        yield plain(await self._app.access.decisions.block(who, caller(), here=here))
+        yield plain(await self._app.access_control.block(who, caller(), here=here))
 
     @operation(
         "people remove",
@@ -245,7 +245,7 @@ class PeopleOperations(OperationGroup):
     )
     async def remove(self, who: Subject) -> AsyncIterator[Line]:
         """Remove a decision, so that the settings apply again."""
-        yield plain(await self._app.access.decisions.remove(who, caller()))
+        yield plain(await self._app.access_control.remove(who, caller()))
 
     @operation("people link", makes_home=True, show=_link_rows)
     async def link(
@@ -305,11 +305,11 @@ class PeopleOperations(OperationGroup):
     @operation("owner claim", makes_home=True, show=rows(claim_row))
     async def claim(self) -> AsyncIterator[Line]:
         """Print a code that makes its sender the owner. It works once, for 15 minutes, while no owner exists."""
-        issued = await self._app.access.claims.issue()
+        issued = await self._app.owner_claims.issue()
         if issued is None:
-            owners = ", ".join(str(each) for each in self._app.access.roster.owners())
+            owners = ", ".join(str(each) for each in self._app.roster.owners())
             raise UserError(f"an owner already exists: {owners}; `parlour owner list` shows how they became one")
-        channels = [name for name, policy in self._app.access.roster.policies.items() if not policy.is_local]
+        channels = [name for name, policy in self._app.roster.policies.items() if not policy.is_local]
         yield {**plain(issued), "channels": sorted(channels), "running": bool(self._app.channels)}
 
     @operation(
@@ -318,7 +318,7 @@ class PeopleOperations(OperationGroup):
     )
     async def list_owners(self) -> AsyncIterator[Line]:
         """List the owners."""
-        for each in self._app.access.roster.owners():
+        for each in self._app.roster.owners():
             yield plain(each)
 
     @operation(
@@ -332,21 +332,21 @@ class PeopleOperations(OperationGroup):
     )
     async def make_owner(self, who: User) -> AsyncIterator[Line]:
         """Make a person an owner: they decide who may write, and everything else."""
-        yield plain(await self._app.access.decisions.make_owner(who, caller()))
+        yield plain(await self._app.access_control.make_owner(who, caller()))
 
     @operation(
         "owner remove", Role.OWNER, audit=AuditRule.OPERATION, show=_decision_rows(text="{whom} is no longer an owner")
     )
     async def disown(self, who: User) -> AsyncIterator[Line]:
         """Remove an owner who is not in the settings."""
-        yield plain(await self._app.access.decisions.disown(who, caller()))
+        yield plain(await self._app.access_control.disown(who, caller()))
 
     # -- pairing -----------------------------------------------------------------------------------
 
     @operation("people pending", Role.OWNER, show=_requests)
     async def pending(self) -> AsyncIterator[Line]:
         """List pairing requests: people who asked for access, and chats that the bot was added to."""
-        for waiting in self._app.access.pairing.pending_requests():
+        for waiting in self._app.pairing.pending_requests():
             yield plain(waiting)
 
     @operation("people approve", Role.OWNER, audit=AuditRule.OPERATION, show=rows(_pairing_row))
@@ -360,7 +360,7 @@ class PeopleOperations(OperationGroup):
         yield await self._decide(who, is_yes=False)
 
     async def _decide(self, who: str, *, is_yes: bool) -> Line:
-        decision = await self._app.access.pairing.decide(who.strip(), caller(), is_yes=is_yes)
+        decision = await self._app.pairing.decide(who.strip(), caller(), is_yes=is_yes)
         waiting = decision.waiting
         return {"who": f"{waiting.channel}:{waiting.who}", "name": waiting.name, "yes": decision.is_yes}
 
@@ -438,7 +438,7 @@ class PeopleOperations(OperationGroup):
         Without a person, yields a line per quota: the account that it was set for, and its caps. With one, yields their
         access, their quota, and use and limit of each of their caps. Raises UserError for other caps.
         """
-        decisions = self._app.access.decisions
+        decisions = self._app.access_control
         caps = {"turns": turns, "tokens": tokens, "usd": usd}
         given = {name: _limit(name, value) for name, value in caps.items() if value != ""}
         if not who:
@@ -457,7 +457,7 @@ class PeopleOperations(OperationGroup):
     async def _describe(self, person: PersonAccess, team: str) -> Line:
         accounts = await self._accounts_with_teams(person, team)
         sender = CappedSender(account=accounts[0], accounts=accounts, is_named=person.is_named)
-        caps = await self._app.usage.caps.allowances(None, sender)
+        caps = await self._app.caps.allowances(None, sender)
         return {
             "whom": person.whom,
             "role": "owner" if person.is_owner else "member",
@@ -546,21 +546,21 @@ class PeopleOperations(OperationGroup):
         scopes = (await self.names()).all()
         if any(f"people/{each}" in scopes for each in (account.name, self._app.store.links.person(account))):
             return True
-        access, accounts = self._app.access, self._accounts(account)
-        named = {(each.channel, each.who) for each in access.decisions.list_access()}
-        named |= {(each.channel, each.who) for each in access.pairing.pending_requests()}
-        if any(access.roster.account(channel, who) in accounts for channel, who in named):
+        roster, accounts = self._app.roster, self._accounts(account)
+        named = {(each.channel, each.who) for each in roster.list_access()}
+        named |= {(each.channel, each.who) for each in self._app.pairing.pending_requests()}
+        if any(roster.account(channel, who) in accounts for channel, who in named):
             return True
         return bool(await self._app.store.access.audit(about=account.label, limit=1))
 
     async def _record_erasure(self, account: PlatformAccount) -> None:
         """Record in the audit that *account* is to be erased, and drop its pairing requests."""
         accounts = self._accounts(account)
-        await self._app.access.decisions.note_forgetting(account.label, accounts, caller())
+        await self._app.access_control.note_forgetting(account.label, accounts, caller())
         users = [
             (name, each.id) for name, kind in self._app.platforms.items() for each in accounts if each.kind == kind
         ]
-        await self._app.access.pairing.forget(users)
+        await self._app.pairing.forget(users)
 
     def _accounts(self, account: PlatformAccount) -> set[PlatformAccount]:
         links = self._app.store.links

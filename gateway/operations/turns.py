@@ -171,7 +171,7 @@ class TurnOperations(OperationGroup):
         if acting is None or scope.startswith("chats/"):
             return True
         channel, _, who = acting.by.partition(":")
-        account = self._app.access.roster.account(channel, who)
+        account = self._app.roster.account(channel, who)
         return bool(scope) and scope == f"people/{self._app.store.links.person(account)}"
 
     def _accounts(self, person: str) -> tuple[str, ...]:

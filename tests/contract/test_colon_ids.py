@@ -143,7 +143,7 @@ async def test_a_job_lands_in_the_memory_of_who_is_behind_the_room() -> None:
 async def test_owners_are_asked_in_their_own_room() -> None:
     """By id before they have written; in their direct room afterwards, not where others write."""
     async with homeserver(entries=(BOB.id,)) as parlour:
-        channel, owner_of = channel_of(parlour), parlour.app.access.owners_at
+        channel, owner_of = channel_of(parlour), parlour.app.owner_chats
         assert await owner_of("matrix") == OwnerAddress(SessionKey("matrix", ANN.id), ANN.id)
         await channel.write("bob", "hello")
         await channel.write("ann", "hello")
@@ -168,7 +168,7 @@ async def test_owners_let_people_in_and_shut_them_out_by_id() -> None:
         assert not await is_heard("bob")
         assert BOB.id not in (await channel.write("ann", "/allow @bob"))
         await channel.write("ann", f"/allow chat:{room_id('room')}")
-        assert {(each.who, each.standing.value) for each in parlour.app.access.roster.list_access()} == {
+        assert {(each.who, each.standing.value) for each in parlour.app.roster.list_access()} == {
             (ANN.id, "owner"),
             (BOB.id, "blocked"),
             (f"chat:{room_id('room')}", "allowed"),

@@ -46,7 +46,7 @@ async def test_a_nickname_on_discord_admits_no_chat() -> None:
         await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
         discord.say(GENERAL, EVA, f"{CALL} am I in?")
         await parlour.idle()
-        assert [each.who for each in parlour.app.access.roster.list_access()] == [ANN]
+        assert [each.who for each in parlour.app.roster.list_access()] == [ANN]
         assert model.calls == 2
 
 

@@ -29,7 +29,7 @@ async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Pa
     model = EchoModel()
     home = tmp_path / "home"
     async with telegram_now() as server, open_telegram_gateway(server, model, home, ALLOW_FROM="") as parlour:
-        issued = await parlour.app.access.claims.issue()
+        issued = await parlour.app.owner_claims.issue()
         assert issued is not None
         server.say("let me in", chat=43, sender=43)
         server.say(issued.code, chat=42, sender=42)
@@ -76,5 +76,5 @@ async def test_a_mention_or_an_answer_names_somebody() -> None:
             theirs = platform.message(TEAM, 666, text="buy now")
             platform.say("/block@parlour_bot", chat=TEAM, sender=42, reply_to_message=theirs, **COMMAND)
             await platform.until(lambda: any("telegram:666" in post.text for post in platform.posts))
-            assert parlour.app.access.roster.blocked_as([PlatformAccount(kind="telegram", id="666")]) == "telegram:666"
+            assert parlour.app.roster.blocked_as([PlatformAccount(kind="telegram", id="666")]) == "telegram:666"
             await parlour.idle()

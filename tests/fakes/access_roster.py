@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from channels.telegram.settings import TelegramSettings
@@ -19,32 +19,37 @@ from tests.fakes.turns import START, WallClock
 KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", "web": "web"}
 
 
+class LinkedRoster(AccessRoster):
+    """A roster of people whose accounts the test links."""
+
+    links: Mapping[PlatformAccount, Sequence[PlatformAccount]] = {}
+
+    def linked_accounts(self, user: PlatformAccount) -> Sequence[PlatformAccount]:
+        """Return all accounts of somebody who has several."""
+        return self.links.get(user, ())
+
+
 @dataclass(slots=True, kw_only=True)
 class RosterScene:
     """What judges and decides, over one store."""
 
     store: SqlStore
     wall: WallClock
-    roster: AccessRoster
-    links: Mapping[PlatformAccount, Sequence[PlatformAccount]] = field(default_factory=dict)
+    roster: LinkedRoster
 
     @property
     def decisions(self) -> AccessControlService:
         """What owners decide."""
-        return AccessControlService(self.roster, self.linked, now=self.wall.now, entry_error=_wrong)
+        return AccessControlService(self.roster, now=self.wall.now, entry_error=_wrong)
 
     @property
     def claims(self) -> OwnerClaims:
         """Codes of owners to be."""
         return OwnerClaims(self.roster, now=self.wall.now, language=in_english)
 
-    def linked(self, channel: str, user: str) -> Sequence[PlatformAccount]:
-        """Return all accounts of somebody who has several."""
-        return self.links.get(self.roster.account(channel, user), ())
-
     def judge(self, message: InboundMessage) -> Decision:
         """Admit as the gateway does."""
-        accounts = self.linked(message.key.channel, message.sender.id)
+        accounts = self.roster.linked_accounts(self.roster.account(message.key.channel, message.sender.id))
         return admit(message, self.roster.policies[message.key.channel], self.roster.facts(message, accounts))
 
     def role(self, message: InboundMessage) -> Role | None:
@@ -66,7 +71,8 @@ def scene(
         name: policy_of(name, entries.get(name, ()), owners, "mention", is_local=kind == "web")
         for name, kind in KINDS.items()
     }
-    return RosterScene(store=store, wall=wall, roster=AccessRoster(store.access, policies, KINDS, named_owners=owners))
+    roster = LinkedRoster(store.access, policies, KINDS, store.links, named_owners=owners)
+    return RosterScene(store=store, wall=wall, roster=roster)
 
 
 def direct(user: str, text: str = "hello", *, channel: str = "telegram", **fields: Any) -> InboundMessage:

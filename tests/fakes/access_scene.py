@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from gateway.access.access_control import AccessRoster
 from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import OwnerAddress, PairingService
 from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
@@ -24,6 +25,7 @@ POLICIES: Mapping[str, AdmissionPolicy] = {
     "slack": policy_of("slack", ["U1", "team:T1"], [], "mention"),
     "quiet": policy_of("quiet", [], [], "off"),
 }
+KINDS = {**{name: name for name in POLICIES}, "telegram-work": "telegram"}
 DECIDED = {"chat:C-off": "off", "chat:C-on": "mention"}  # the group policy of places that have one of their own
 
 
@@ -54,21 +56,24 @@ class AccessScene:
         self.store = store
         self._now = now
         notes = NoteStore(store.access)
+        policies = {name: replace(each, has_pairing=pairs) for name, each in POLICIES.items()}
+        if not owned:
+            policies = {name: replace(each, owners=frozenset()) for name, each in policies.items()}
+        roster = AccessRoster(store.access, policies, KINDS, store.links)
 
         async def at(_: str) -> OwnerAddress | None:
             return OwnerAddress(OWNER) if owner else None
 
-        self.pairing = PairingService(notes, now=now)
+        self.pairing = PairingService(roster, notes, now=now)
         self.strangers = UnknownSenderHandler(
+            roster,
             notes,
-            has_owner=lambda: owned,
-            has_pairing=lambda _: pairs,
             owner=at,
             meter=FakeMeter(),
             now=now,
         )
         self.places = ChatApprovals(
-            notes, POLICIES, owner=at, now=now, group_policy_of=lambda place: DECIDED.get(place.entry)
+            roster, notes, owner=at, now=now, group_policy_of=lambda place: DECIDED.get(place.entry)
         )
 
     async def knock(self, sender: str, *, reason: RejectionReason = RejectionReason.STRANGER, **facts: Any) -> str:

@@ -219,7 +219,7 @@ class GatewayChild:
     async def _owners_code(self) -> str:
         """Return a code as `parlour owner claim` prints it."""
         assert self._app is not None
-        issued = await self._app.access.claims.issue()
+        issued = await self._app.owner_claims.issue()
         assert issued is not None
         return issued.code
 

@@ -9,7 +9,7 @@ from channels.telegram.settings import TelegramSettings
 from gateway.access.access_control import AccessRoster
 from gateway.access.pairing_service import OwnerAddress
 from gateway.admission import policy_of
-from gateway.app.access import OwnerChats, accounts_of_user
+from gateway.app.access import OwnerChats
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.context import ChannelPlatforms
 from gateway.events import PlatformAccount, SessionKey
@@ -35,8 +35,8 @@ async def link(store: SqlStore, first: PlatformAccount, second: PlatformAccount)
 def owner_chats(store: SqlStore, *owners: str) -> OwnerChats:
     """Return the chats of owners that the settings name."""
     policies = {name: policy_of(name, (), owners, "mention") for name in PLATFORMS}
-    roster = AccessRoster(store.access, policies, PLATFORMS, named_owners=owners)
-    return OwnerChats(roster, store.records, store.links, PLATFORMS, lambda _: True)
+    roster = AccessRoster(store.access, policies, PLATFORMS, store.links, named_owners=owners)
+    return OwnerChats(roster, store.records, store.links, PLATFORMS, PLATFORMS.keys())
 
 
 async def test_an_owner_on_telegram_and_slack_is_one_person_whatever_their_team() -> None:
@@ -64,11 +64,11 @@ async def test_links_of_a_user_are_found_without_their_team() -> None:
     """With the team they are that workspace's alone; an id of another platform or workspace finds nothing."""
     store = await open_inline_store()
     await link(store, PHONE, DESK)
-    assert set(accounts_of_user(store.links, DESK.user)) == {PHONE, DESK.user}
-    assert set(accounts_of_user(store.links, DESK)) == {PHONE, DESK.user}
-    assert set(accounts_of_user(store.links, PHONE)) == {PHONE, DESK.user}
-    assert accounts_of_user(store.links, PlatformAccount(kind="slack", team="T2", id="U7")) == []
-    assert accounts_of_user(store.links, PlatformAccount(kind="telegram", id="U7")) == []
+    assert set(owner_chats(store).roster.linked_accounts(DESK.user)) == {PHONE, DESK.user}
+    assert set(owner_chats(store).roster.linked_accounts(DESK)) == {PHONE, DESK.user}
+    assert set(owner_chats(store).roster.linked_accounts(PHONE)) == {PHONE, DESK.user}
+    assert owner_chats(store).roster.linked_accounts(PlatformAccount(kind="slack", team="T2", id="U7")) == []
+    assert owner_chats(store).roster.linked_accounts(PlatformAccount(kind="telegram", id="U7")) == []
     await store.close()
 
 
@@ -77,7 +77,7 @@ async def test_links_of_an_id_that_is_too_long_for_a_name_are_found() -> None:
     store = await open_inline_store()
     long = PlatformAccount(kind="telegram", id="@" + "x" * 250)
     await link(store, PHONE, long)
-    assert PHONE in accounts_of_user(store.links, long)
+    assert PHONE in owner_chats(store).roster.linked_accounts(long)
     await store.close()
 
 

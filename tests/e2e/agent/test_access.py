@@ -139,7 +139,7 @@ async def test_who_is_blocked_while_a_command_waits_is_refused() -> None:
         reached = _hang(parlour, "claim")
         _, answered = await parlour.channel.say("room", "/new", sender="admin", is_admin=True, **ROOM)
         await reached.wait()
-        decisions = parlour.app.access.decisions
+        decisions = parlour.app.access_control
         await decisions.block("pocket:admin", DecisionActor(by=OPERATOR, where="", id="o1"))
         reached.clear()
         _let(parlour)

@@ -125,7 +125,7 @@ async def test_a_model_without_a_price_is_answered_and_noted() -> None:
         async with gateway(environment=environment) as parlour:
             for n in range(2):
                 assert (await parlour.channel.ask("c", f"question {n}")).startswith("Answer")
-            assert parlour.app.usage.recorder.unpriced_models == {"openai/test"}
+            assert parlour.app.usage_recorder.unpriced_models == {"openai/test"}
 
 
 async def test_an_owner_sets_the_dollars_of_one_person() -> None:

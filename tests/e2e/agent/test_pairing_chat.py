@@ -106,7 +106,7 @@ async def test_a_member_cannot_let_anybody_in(tmp_path: Path) -> None:
         code = code_in(texts(parlour, MAL)[0])
         assert "can now write" not in await parlour.channel.ask("7", f"/pair {code}", sender="7")
         assert not parlour.app.store.access.members()
-        assert len(parlour.app.access.pairing.pending_requests()) == 1
+        assert len(parlour.app.pairing.pending_requests()) == 1
 
 
 async def test_ten_thousand_guesses_let_nobody_in(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_killed_after_any_write_nobody_is_told_twice(tmp_path: Path) -> No
         await knock(parlour)
         # Delivered before the kill or by this run: never by both, and the question is there to be answered.
         assert len(texts(parlour, MAL)) <= 1
-        (waiting,) = parlour.app.access.pairing.pending_requests()
+        (waiting,) = parlour.app.pairing.pending_requests()
         await ask_as_owner(parlour, f"/pair yes {waiting.ref}")
         killed = parlour.kill(tmp_path / "after the yes")
     async with open_gateway(killed) as parlour:

@@ -17,7 +17,7 @@ async def test_a_call_on_an_empty_account_is_charged_to_nobody(tmp_path: Path) -
     async with gateway(home=tmp_path / "home") as parlour:
         request = ChatRequest(messages=(), purpose="answer", turn="t1", account=PlatformAccount(kind="", id=""))
         reply = ChatReply(text="x", tool_calls=(), model="m", tokens=TokenUsage(10, 10, 0), cost=0.0)
-        parlour.app.usage.recorder.note_call(request, "m", reply)
+        parlour.app.usage_recorder.note_call(request, "m", reply)
         span = {"since": now - timedelta(days=1), "until": now + timedelta(days=1), "zone": "UTC"}
         async with asyncio.timeout(60):
             while not (rows := await parlour.app.store.usage.by("person", **span)):  # type: ignore[arg-type]  # noqa: ASYNC110 -- it has no event for us

@@ -32,7 +32,7 @@ async def test_a_server_waits_in_silence_for_the_owners_yes(discord: DiscordServ
         await discord.until(lambda: bool(discord.chat(direct)))
         discord.join_server(is_in=True)
         question = await asked(discord, direct)
-        (waiting,) = parlour.app.access.pairing.pending_requests()
+        (waiting,) = parlour.app.pairing.pending_requests()
         assert waiting.who == f"guild:{GUILD}"
         assert "Should I answer all members there?" in question["content"]
         discord.say(GENERAL, BEN, f"{CALL} hello?")
@@ -66,7 +66,7 @@ async def test_a_strangers_slash_command_is_answered_at_once(discord: DiscordSer
         assert discord.chat(GENERAL) == []
         (line,) = discord.chat(discord.direct(EVA))
         assert "Your code is" in line
-        assert [each.who for each in parlour.app.access.pairing.pending_requests()] == [str(EVA)]
+        assert [each.who for each in parlour.app.pairing.pending_requests()] == [str(EVA)]
 
 
 async def test_a_code_in_a_direct_message(discord: DiscordServer) -> None:

@@ -75,7 +75,7 @@ async def parlour(server: SlackServer, home: Path, *words: str) -> str:
 
 async def the_morning(server: SlackServer, app: InProcessGateway) -> None:
     """Let everything happen that is answered by silence, and twice what is answered."""
-    await app.app.access.decisions.block(f"slack:{BAD}", DecisionActor(by=OPERATOR, where="", id="b1"))
+    await app.app.access_control.block(f"slack:{BAD}", DecisionActor(by=OPERATOR, where="", id="b1"))
     server.say(DM, ANN, "good morning")
     await server.until(lambda: len(server.shown(DM)) == 1)
     thread = server.say(ROOM, BOB, f"{CALL} good morning")
@@ -203,7 +203,7 @@ async def test_the_owner_lets_both_in_by_buttons(tmp_path: Path) -> None:
         thread = server.say(NEW, BOB, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(NEW, thread)))
         await app.idle()
-        assert not app.app.access.pairing.pending_requests()
+        assert not app.app.pairing.pending_requests()
         assert [line.what for line in await app.app.store.access.audit(limit=9)] == ["pair yes", "pair yes"]
 
 

@@ -35,7 +35,7 @@ async def test_a_stranger_is_let_in_by_a_press() -> None:
         assert question.buttons == [["Yes", "No"]]
         assert told.partition("code is ")[2][:9] in question.text
         assert len(model.asked) == 1
-        (waiting,) = up.app.access.pairing.pending_requests()
+        (waiting,) = up.app.pairing.pending_requests()
         server.buttons.press(question, f"/pair yes {waiting.ref}", sender=OWNER)
         await server.until(lambda: len(server.shown(STRANGER)) == 2)
         await server.until(lambda: not question.buttons)
@@ -70,7 +70,7 @@ async def test_a_group_waits_in_silence_for_the_owners_yes() -> None:
         await server.until(lambda: bool(server.shown(77)))
         assert "I'm new here" in server.shown(77)[0]
         assert server.shown(TEAM) == []
-        (waiting,) = up.app.access.pairing.pending_requests()
+        (waiting,) = up.app.pairing.pending_requests()
         server.buttons.press(question, f"/pair yes {waiting.ref}", sender=OWNER)
         await server.until(lambda: len(server.shown(OWNER)) == 3)
         server.say("@parlour_bot hey", chat=TEAM, sender=77, **mention("@parlour_bot"))
@@ -88,7 +88,7 @@ async def test_strangers_cannot_decide_about_themselves() -> None:
         server.say("let me in", chat=STRANGER, sender=STRANGER)
         question = await asked(server, OWNER)
         await server.until(lambda: bool(server.shown(STRANGER)))
-        (waiting,) = up.app.access.pairing.pending_requests()
+        (waiting,) = up.app.pairing.pending_requests()
         code = server.shown(STRANGER)[0].partition("code is ")[2][:9]
         server.buttons.press(question, f"/pair yes {waiting.ref}", sender=STRANGER)
         server.say(f"/pair {code}", chat=STRANGER, sender=STRANGER)

@@ -89,7 +89,7 @@ async def test_a_block_holds_for_the_person(at: RosterScene) -> None:
     await at.decisions.allow("telegram-work:42", by())
     await at.decisions.block("telegram:42", by())
     assert at.role(direct("42", channel="telegram-work")) is None
-    at.links = {
+    at.roster.links = {
         PlatformAccount(kind="slack", id="U9"): [
             PlatformAccount(kind="slack", id="U9"),
             PlatformAccount(kind="telegram", id="42"),
@@ -112,7 +112,7 @@ async def test_no_owner_is_blocked(at: RosterScene) -> None:
     await free.claims.intercept(claimant, free.judge(claimant))
     assert await ruling_of(at.decisions.block("telegram:1", by())) is DecisionOutcome.SET_OWNER
     assert await ruling_of(at.decisions.block("telegram:2", by())) is DecisionOutcome.OWNER
-    at.links = {
+    at.roster.links = {
         PlatformAccount(kind="slack", id="U9"): [
             PlatformAccount(kind="slack", id="U9"),
             PlatformAccount(kind="telegram", id="1"),
@@ -219,16 +219,16 @@ async def test_an_owner_of_a_channel_that_is_gone_is_an_owner() -> None:
 
 async def test_a_quota_holds_for_the_person(at: RosterScene) -> None:
     """One quota over all bots and linked accounts, with its line; of two from before a link the strictest counts."""
-    at.links = linked_accounts("slack:U9", "telegram:42") | linked_accounts("telegram:42", "slack:U9")
+    at.roster.links = linked_accounts("slack:U9", "telegram:42") | linked_accounts("telegram:42", "slack:U9")
     for text, quota in (("slack:U9", PersonQuota(turns=5)), ("telegram-work:42", PersonQuota(turns=0, tokens=9))):
         assert await ruling_of(at.decisions.set_quota(text, quota, by())) is DecisionOutcome.DONE
     assert at.decisions.list_quotas() == {"telegram-work:42": PersonQuota(turns=0, tokens=9)}
     ann = at.decisions.find_person("telegram:42")
     assert (ann.quota, ann.is_owner, ann.is_named) == (PersonQuota(turns=0, tokens=9), False, False)
     assert await ruling_of(at.decisions.set_quota("slack:U9", ann.quota, by())) is DecisionOutcome.SAME
-    at.links = {}
+    at.roster.links = {}
     await at.decisions.set_quota("slack:U9", PersonQuota(turns=5), by())
-    at.links = linked_accounts("slack:U9", "telegram:42")
+    at.roster.links = linked_accounts("slack:U9", "telegram:42")
     both = at.decisions.find_person("slack:U9")
     assert both.quota == PersonQuota(turns=5, tokens=9)
     await at.decisions.set_quota("slack:U9", PersonQuota(), by())

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import PairingService
 from gateway.ports.access import (
     OPERATOR,
@@ -153,9 +152,10 @@ async def test_who_was_let_in_otherwise_waits_no_more(scene: AccessScene) -> Non
 async def test_who_was_shut_out_elsewhere_waits_no_more(scene: AccessScene, clock: VirtualClock) -> None:
     """Blocked meanwhile under another bot or account: nobody is asked to let them in, and nobody welcomes them."""
     code = await scene.code_of("66")
-    service = PairingService(NoteStore(scene.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
-    assert not service.pending_requests()
-    assert await decide(service, code, scene.by("t1")) == 0
+    block = AccessEntry(channel="telegram-work", who="66", standing=AccessStatus.BLOCKED, by=OPERATOR, at=clock.now())
+    await scene.store.access.change(AccessChange(put=(block,)))
+    assert not scene.pairing.pending_requests()
+    assert await decide(scene.pairing, code, scene.by("t1")) == 0
     assert len(await scene.said_to("66")) == 1
 
 
