@@ -86,7 +86,7 @@ class MemoryStore:
         archive = MemoryArchive(max_chars=budget, history=history, now=now)
         self._consolidator = Consolidator(
             home=Path(workspace),
-            documents=FileDocumentStore(Path(workspace), disk=self._disk, fit=archive.fit),
+            documents=FileDocumentStore(Path(workspace), disk=self._disk, fit=archive.fit, history=history),
             history=history,
             staging=None,
             archive=archive,

@@ -317,7 +317,6 @@ def _build_updates(app: Runtime) -> MemoryUpdates:
     conversations = ConversationPrompt(
         context=context,
         consolidator=raw_archives.consolidator,
-        records=store.records,
         session=store.journal.session,
         dreamer=app.dreamer,
         notes=session_memory.enabled,

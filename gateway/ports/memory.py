@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from gateway.errors import ParlourError
 from gateway.events import SessionKey
+from gateway.ports.journal import TurnRecord
 
 MIRROR = "mirror.id"  # file of a home that names its mirror, which the store knows
 UNINDEX = "unindex"  # kind of the job that is queued when a commit deletes messages; `files` are digests of theirs
@@ -150,6 +151,14 @@ class StalePath:
     changes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryUpdate:
+    """What is stored in the transaction of a document's change: an entry, and its conversation's pointer, if any."""
+
+    entry: HistoryEntry
+    pointer: TurnRecord | None = None
+
+
 class DocumentStore(Protocol):
     """A scope's texts, changed by compare-and-set."""
 
@@ -157,9 +166,9 @@ class DocumentStore(Protocol):
         """Return the current text."""
 
     async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "", beside: HistoryUpdate | None = None
     ) -> ScopeDocument | None:
-        """Replace the text if its rev is still *was*; return None after a concurrent change.
+        """Replace the text if its rev is still *was*, and store *beside*; return None after a concurrent change.
 
         *why* names the cause (a job, an entry, a command), *by* the person who asked for it, if any.
         """
@@ -275,8 +284,13 @@ class HistoryStore(Protocol):
         of their entry, whose cursor and time stay.
         """
 
-    async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
-        """Store messages that no model could summarise, and *entry*, which names their range. Idempotent by its id."""
+    async def keep_raw(
+        self, scope: str, entry: HistoryEntry, messages: Sequence[Any], *, pointer: TurnRecord | None = None
+    ) -> HistoryEntry:
+        """Store messages that no model could summarise, *entry*, which names their range, and their *pointer*.
+
+        Idempotent by the entry's id.
+        """
 
     async def find(self, scope: str, entry: str) -> HistoryEntry | None:
         """Return the entry with this id, or None."""

@@ -22,6 +22,7 @@ from gateway.ports.memory import (
     REPOSITORY,
     DocumentChange,
     DocumentState,
+    HistoryUpdate,
     ScopeDocument,
     ScopeHead,
     StalePath,
@@ -40,6 +41,7 @@ from gateway.store.document_lines import (
 )
 from gateway.store.engine import StoreEngine
 from gateway.store.erased_words import ErasedWords, ErasureRunning, check_erasures, clear_texts, erasure_ids_of
+from gateway.store.history import clear_update, store_update
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
 
 _ADOPTED = "adopted_documents"
@@ -137,10 +139,10 @@ class SqlDocuments:
         return self._texts[scope, name]
 
     async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "", beside: HistoryUpdate | None = None
     ) -> ScopeDocument | None:
-        """Replace the text if its rev is still *was*."""
-        done = await self._change(scope, {name: TextChange(was, text)}, why=why, by=by)
+        """Replace the text if its rev is still *was*, and store *beside* in the same transaction."""
+        done = await self._change(scope, {name: TextChange(was, text)}, why=why, by=by, beside=beside)
         return ScopeDocument(name=name, text=done[1][name], rev=rev_of(done[1][name])) if done is not None else None
 
     async def epoch(self, scope: str) -> str:
@@ -181,6 +183,7 @@ class SqlDocuments:
         undoes: str = "",
         after: int | None = None,
         at: datetime | None = None,
+        beside: HistoryUpdate | None = None,
     ) -> tuple[DocumentChange, Mapping[str, str]] | None:
         """Return the change and the texts that it has stored, without words that are being erased."""
         wanted, erasure_ids = {name: _encodable(each.text) for name, each in texts.items()}, "[]"
@@ -192,14 +195,16 @@ class SqlDocuments:
             if any(before[name].rev != each.was for name, each in texts.items()):
                 return None
             differing = {name: text for name, text in wanted.items() if rev_of(text) != texts[name].was}
-            if not differing:
+            if not differing and beside is None:
                 return change, wanted
             edits = await asyncio.to_thread(_compare, before, differing, undone)
-            change = replace(change, id=secrets.token_hex(_ID_BYTES), names=tuple(differing))
+            change = replace(change, id=secrets.token_hex(_ID_BYTES) if differing else "", names=tuple(differing))
             revs = {name: rev_of(text) for name, text in differing.items()}
             self._engine.path_changes += 1
             store = partial(
-                _store,
+                _store_beside,
+                beside=beside,
+                engine=self._engine,
                 scope=quote(scope),
                 change=change,
                 before=before,
@@ -213,12 +218,13 @@ class SqlDocuments:
             except ErasureRunning as refusal:
                 lines = {name: join_lines(each.lines) for name, each in before.items()}
                 wanted = await clear_texts(self._engine, refusal, wanted, partial(_clear, before=lines, by=by))
+                beside = await clear_texts(self._engine, refusal, beside, clear_update)
                 erasure_ids = erasure_ids_of(refusal.erasures)
                 continue
             if number is None:
                 return None
             if number:
-                return replace(change, number=number), wanted
+                return replace(change, number=number if differing else 0), wanted
 
     @property
     def change_count(self) -> int:
@@ -227,6 +233,7 @@ class SqlDocuments:
 
     def _count_change(self, _done: object) -> None:
         self._engine.document_changes += 1
+        self._engine.recorded.set()  # a pointer that was stored beside it is in no file yet
 
     async def heads(self, scopes: Sequence[str]) -> Mapping[str, ScopeHead]:
         """Return the head of each of *scopes*, in one operation."""
@@ -449,6 +456,16 @@ def _compare(
     }
 
 
+def _store_beside(
+    database: Database, *, beside: HistoryUpdate | None, engine: StoreEngine, scope: str, **change: Any
+) -> int | None:
+    """Store a change as `_store` does, and what belongs to it."""
+    number = _store(database, scope=scope, **change)
+    if number and beside is not None:
+        store_update(database, beside, engine, scope)
+    return number
+
+
 def _store(
     database: Database,
     *,
@@ -465,6 +482,8 @@ def _store(
     number = _lock(database, scope) + 1
     if after is not None and number != after + 1:
         return None
+    if not edits:
+        return number
     for name in edits:
         _, changed = database.execute(_REV, (scope, name)).fetchone() or ("", 0)
         if changed != before[name].changed:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from gateway.ports.journal import Job, Line
+from gateway.ports.journal import Job, Line, TurnCommit, TurnRecord
 from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
@@ -22,6 +22,7 @@ from gateway.ports.memory import (
     RAW_JSONL,
     HistoryEntry,
     HistoryRevs,
+    HistoryUpdate,
     MarkKind,
     Marks,
     NoteChange,
@@ -34,6 +35,7 @@ from gateway.store.engine import StoreEngine
 from gateway.store.erased_words import Clear, ErasedWords, store_cleared
 from gateway.store.row_codec import quote, unquote
 from gateway.store.transcripts import MAKE_STALE
+from gateway.store.turn_commits import encode, store_pointer
 from gateway.text.json_lines import decode_line, encode_entry, encode_raw, read_entry
 
 T = TypeVar("T")
@@ -112,18 +114,24 @@ class SqlHistory:
         put: Callable[[Database, Sequence[HistoryEntry]], Sequence[HistoryEntry]] = partial(_append, scope=quote(scope))
         return await self._store_cleared(scope, entries, _clear, put)
 
-    async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
+    async def keep_raw(
+        self, scope: str, entry: HistoryEntry, messages: Sequence[Any], *, pointer: TurnRecord | None = None
+    ) -> HistoryEntry:
         """Store messages that no model could summarise."""
         column = quote(scope)
 
         def keep(database: Database, lines: Sequence[Any]) -> HistoryEntry:
-            (stored,) = _append(database, (replace(entry, raw=RAW_JSONL),), scope=column)
+            update = HistoryUpdate(entry=replace(entry, raw=RAW_JSONL), pointer=pointer)
+            stored = store_update(database, update, self._engine, column)
             if stored.raw and database.execute(_RAWS, (column, quote(entry.entry))).fetchone() is None:
                 _put_raws(database, column, encode_raw(entry, lines))
                 _make_stale(database, column, (RAW_JSONL,))
             return stored
 
-        return await self._store_cleared(scope, messages, _clear_messages, keep)
+        stored = await self._store_cleared(scope, messages, _clear_messages, keep)
+        if pointer is not None:
+            self._engine.recorded.set()
+        return stored
 
     async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
         """Return the entries after a cursor."""
@@ -305,6 +313,23 @@ def _clear_messages(words: ErasedWords, erasures: Sequence[Job], messages: Seque
 
 
 # -- in a transaction ----------------------------------------------------------------------------------
+
+
+def store_update(database: Database, update: HistoryUpdate, engine: StoreEngine, scope: str) -> HistoryEntry:
+    """Store an entry and the pointer of its conversation, each once; return the entry as it is stored.
+
+    The caller has taken the words of every erasure of the scope out of the entry. A pointer has none.
+    """
+    (stored,) = _append(database, (update.entry,), scope=scope)
+    if update.pointer is not None:
+        commit = TurnCommit(record=update.pointer)
+        store_pointer(database, encode(commit, engine.now(), is_mirrored=not engine.claims.is_shared))
+    return stored
+
+
+def clear_update(words: ErasedWords, erasures: Sequence[Job], update: HistoryUpdate | None) -> HistoryUpdate | None:
+    """Return an update whose entry has none of the words."""
+    return None if update is None else replace(update, entry=words.clear_entry(erasures, update.entry))
 
 
 def _append(database: Database, entries: Sequence[HistoryEntry], *, scope: str) -> list[HistoryEntry]:

@@ -243,9 +243,7 @@ def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -
     if stored is not None:
         return CommitEffect(stored, is_new=False)
     check_erasures(database, quote(record.scope), new.erasure_ids)
-    # As a turn's commit has it, before the number is taken: those who follow a session by number would miss one that
-    # is committed behind a higher one.
-    database.execute("UPDATE lane SET epoch = epoch WHERE key = ?", (new.key,)).close()
+    _lock_lane(database, new)
     if record.to_index > record.from_index:
         session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
         if session is not None and session != (record.transcript, record.from_index):
@@ -254,6 +252,19 @@ def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -
     if row is not None and row not in record.inbox:
         database.execute(_END_ROW, (record.outcome.value, new.at, new.columns[0], row))
     return CommitEffect(_numbered(record, inserted))
+
+
+def store_pointer(database: Database, new: EncodedCommit) -> None:
+    """Commit lines of no row once, in a transaction that has looked for erasures."""
+    if find_record(database, new.commit.record.turn) is None:
+        _lock_lane(database, new)
+        _store(database, new)
+
+
+def _lock_lane(database: Database, new: EncodedCommit) -> None:
+    # As a turn's commit has it, before the number is taken: those who follow a session by number would miss one that
+    # is committed behind a higher one.
+    database.execute("UPDATE lane SET epoch = epoch WHERE key = ?", (new.key,)).close()
 
 
 def settle_note(database: Database, new: EncodedCommit, note: int) -> CommitEffect | None:

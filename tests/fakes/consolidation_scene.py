@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agent.base import transcript_lines as build
 from agent.base.disk import Disk
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.history.folder_store import FileDocumentStore
+from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.prompt.due_jobs import (
     CONSOLIDATE,
@@ -141,9 +142,6 @@ class ConsolidationScene:
         self.records = FakeRecords()
         self.jobs = FakeJobs()
         self.model = ConsolidationModel()
-        self.adopted: list[TurnRecord] = []
-        self.records.when_appended = self.adopt
-        self.told: Callable[[TurnRecord], None] = lambda _: None
         for n in range(turns):
             turn = turn_name(n)
             text = f"{question} {n}" if is_numbered else question
@@ -181,9 +179,7 @@ class ConsolidationScene:
         async def session(key: SessionKey) -> SessionRow:
             return self.records.rows[key]
 
-        conversations = ConversationPrompt(
-            context=context, consolidator=consolidator, records=self.records, session=session, flushes=True
-        )
+        conversations = ConversationPrompt(context=context, consolidator=consolidator, session=session, flushes=True)
         notes = SessionNotePrompt(context=context, home=self.home, max_messages=20, min_user_messages=3)
         prompts: Mapping[str, UpdatePrompt] = {
             CONSOLIDATE: conversations,
@@ -223,13 +219,21 @@ class ConsolidationScene:
     def _consolidator(self, disk: Disk, zone: str, now: Callable[[], datetime]) -> Consolidator:
         return Consolidator(
             home=self.home,
-            documents=FileDocumentStore(self.home, disk=disk),
+            documents=self._documents(disk),
             history=self.rows(disk),
             staging=None,
             zone=lambda _: zone,
             now=now,
             disk=disk,
         )
+
+    def _documents(self, disk: Disk) -> ScopeDocuments:
+        step = disk.step if isinstance(disk, FaultyDisk) else lambda _: None
+        return ScopeDocuments(FakeDocuments(step=partial(step, "journal"), connection=self.records.connection))
+
+    async def memory(self) -> str:
+        """Return MEMORY.md."""
+        return (await self.records.documents.read(SCOPE, "MEMORY.md")).text
 
     def clock(self) -> datetime:
         """Return the queue's time."""
@@ -255,11 +259,6 @@ class ConsolidationScene:
         else:
             await self.jobs.put_off(job, later.delay, later.reason, counts=later.counts, payload=later.payload)
 
-    def adopt(self, record: TurnRecord) -> None:
-        """Take a pointer, and tell whoever has the conversation open."""
-        self.adopted.append(record)
-        self.told(record)
-
     async def _room(self) -> int:
         return self.prompt_limit
 
@@ -272,8 +271,8 @@ class ConsolidationScene:
 
     def pointers(self) -> list[int]:
         """Return every pointer that was committed, in order."""
-        lines = [line for each in self.adopted for line in each.lines]
-        return [line["last_consolidated"] for line in lines]
+        lines = [line for each in self.records.stored for line in each.record.lines]
+        return [line["last_consolidated"] for line in lines if "last_consolidated" in line]
 
     @property
     def history(self) -> SyncHistory:
@@ -293,6 +292,6 @@ def _can_run(updates: MemoryUpdates, job: Job) -> bool:
 async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: Any) -> ConsolidationScene:
     """Return a world with a fact in memory and a consolidation of its first messages due, eight by default."""
     world = ConsolidationScene(home, turns=turns, **fields)
-    await FileDocumentStore(home).write(SCOPE, "MEMORY.md", "- old fact\n", was="", why="t")
+    await world.records.documents.write(SCOPE, "MEMORY.md", "- old fact\n", was="", why="t")
     await world.jobs.put(consolidation_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, until), START))
     return world

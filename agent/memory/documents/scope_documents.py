@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from gateway.ports.memory import DocumentChange, DocumentState, DocumentStore, ScopeDocument, TextChange
+from gateway.ports.memory import DocumentChange, DocumentState, DocumentStore, HistoryUpdate, ScopeDocument, TextChange
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments
@@ -94,13 +94,13 @@ class ScopeDocuments:
         return await self.changes.epoch(scope)
 
     async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "", beside: HistoryUpdate | None = None
     ) -> ScopeDocument | None:
         """Replace the text if its rev is still *was*."""
         before = await self._before(scope, name)
-        written = await self.changes.write(scope, name, text, was=was, why=why, by=by)
-        if written is None:
-            return None
+        written = await self.changes.write(scope, name, text, was=was, why=why, by=by, beside=beside)
+        if written is None or written.rev == was:
+            return written
         log.info("document.written", scope=scope, name=name, why=why)
         return await self._fitted(scope, before, written)
 
@@ -254,16 +254,19 @@ async def change_document(
     why: str,
     by: str = "",
     inherits: bool = False,
+    beside: HistoryUpdate | None = None,
 ) -> tuple[str, str]:
     """Replace a document's text by what *make* returns for it; return both texts. Raises OSError, also DocumentBusy.
 
     *why* is the cause of the version, *by* the person who wanted it. *make* runs in a thread. With *inherits* it gets
-    the effective persona as the text of SOUL.md.
+    the effective persona as the text of SOUL.md. *beside* is stored with the change, also if the text stays.
     """
     for _ in range(_TRIES):
         document = await documents.read(scope, name)
         before = await effective_persona(documents, scope) if inherits and name == SOUL else document.text
         text = await asyncio.to_thread(make, before)
-        if text == before or await documents.write(scope, name, text, was=document.rev, why=why, by=by):
+        if text == before and beside is None:
+            return before, text
+        if await documents.write(scope, name, text, was=document.rev, why=why, by=by, beside=beside):
             return before, text
     raise DocumentBusy(f"{name} is being written to all the time")

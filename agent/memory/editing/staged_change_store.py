@@ -19,7 +19,7 @@ import structlog
 from agent.base.disk import Disk
 from agent.base.scopes import list_scopes, scope_folder
 from agent.base.transcript_lines import decode
-from agent.memory.documents.scope_documents import APPROVED, SOUL, DocumentBusy, change_document, effective_persona
+from agent.memory.documents.scope_documents import APPROVED, SOUL, change_document, effective_persona
 from agent.memory.editing.edit_simulation import DocumentOutcome
 from agent.memory.editing.staged_changes import (
     ReviewReason,
@@ -30,7 +30,7 @@ from agent.memory.editing.staged_changes import (
     with_erasure,
 )
 from agent.memory.editing.text_operations import AddLines, changed_texts
-from agent.memory.editing.three_way_merge import MergeConflict, three_way
+from agent.memory.editing.three_way_merge import MergeConflict
 from agent.memory.history.history_files import is_plain_file, remove_lines
 from gateway.events import PlatformAccount, short_id
 from gateway.ports.access import ScopeMove
@@ -310,27 +310,6 @@ class DocumentEditor:
         if name == SOUL:
             return await effective_persona(self.documents, scope)
         return (await self.documents.read(scope, name)).text
-
-    async def write(self, scope: str, name: str, base: str, result: DocumentOutcome, *, why: str) -> DocumentOutcome:
-        """Merge the change from *base* to the outcome's text into the document; return the outcome still to stage.
-
-        If other writers won every try, all operations are to be staged, as `ReviewReason.BUSY`. Raises OSError.
-        """
-        folder = self._folder(scope)
-
-        def reconcile(now: str) -> str:
-            reconciled = three_way(base, result.text, now)
-            save_conflicts(folder, self.disk, reconciled.conflicts, name)
-            return reconciled.text
-
-        try:
-            if result.text != base:
-                await change_document(self.documents, scope, name, reconcile, why=why, inherits=True)
-        except DocumentBusy:
-            log.warning("memory.write_contended", scope=scope, name=name)
-        else:
-            return result
-        return replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done})
 
     async def stage(self, scope: str, result: DocumentOutcome, build: Callable[[str], StagedChange]) -> None:
         """Store what the outcome holds back for each reason, as the change that *build* returns for it.

@@ -39,7 +39,7 @@ from agent.memory.history.history_files import (
     read_files,
 )
 from gateway.errors import HomeInUse
-from gateway.ports.journal import Line
+from gateway.ports.journal import Line, TurnRecord
 from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
@@ -47,6 +47,8 @@ from gateway.ports.memory import (
     RAW_JSONL,
     HistoryEntry,
     HistoryRevs,
+    HistoryStore,
+    HistoryUpdate,
     MarkKind,
     Marks,
     NoteChange,
@@ -203,8 +205,15 @@ class FolderHistory:
         require_unowned(self._folder.parent)
         return await asyncio.to_thread(self._log.append, *entries)
 
-    async def keep_raw(self, scope: str, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:  # noqa: ARG002
-        """Store messages without a summary."""
+    async def keep_raw(
+        self,
+        scope: str,  # noqa: ARG002
+        entry: HistoryEntry,
+        messages: Sequence[Any],
+        *,
+        pointer: TurnRecord | None = None,  # noqa: ARG002
+    ) -> HistoryEntry:
+        """Store messages without a summary; a session's file has its pointer."""
         require_unowned(self._folder.parent)
         return await asyncio.to_thread(self._log.keep_raw, entry, messages)
 
@@ -308,9 +317,14 @@ class FileDocumentStore:
         *,
         disk: Disk | None = None,
         fit: Callable[[str, str, str], Awaitable[str]] | None = None,
+        history: HistoryStore | None = None,
     ) -> None:
-        """Serve the documents of *home*. *fit* returns a new MEMORY.md (scope, old text, new text) in its ceiling."""
+        """Serve the documents of *home*. *fit* returns a new MEMORY.md (scope, old text, new text) in its ceiling.
+
+        *history* gets the entries that are stored beside a change.
+        """
         self._fit = fit
+        self._history = history
         self._home = home
         self._disk = disk or Disk()
         self._ours: OrderedDict[str, None] = OrderedDict()  # revs that we wrote; these files are complete
@@ -320,14 +334,21 @@ class FileDocumentStore:
         return await asyncio.to_thread(self.read_now, scope, name)
 
     async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "", beside: HistoryUpdate | None = None
     ) -> ScopeDocument | None:
-        """Replace the text if its rev is still *was*; return None if another writer was faster. Durable on return."""
+        """Replace the text if its rev is still *was*; return None if another writer was faster. Durable on return.
+
+        An entry *beside* it is stored afterwards: a caller that a crash interrupts does both again.
+        """
         is_fitted = self._fit is not None and name == "MEMORY.md"
         before = (await self.read(scope, name)).text if is_fitted else ""
         written = await asyncio.to_thread(self.write_now, scope, name, text, was=was)
         if written is None:
             return None
+        if beside is not None and self._history is not None:
+            await self._history.append(scope, beside.entry)
+        if written.rev == was:
+            return written
         log.info("document.written", scope=scope, name=name, why=why, by=by)
         if self._fit is not None and is_fitted and (fitted := await self._fit(scope, before, text)) != text:
             done = await asyncio.to_thread(self.write_now, scope, name, fitted, was=written.rev)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ import structlog
 
 from agent.base.disk import Disk
 from agent.base.file_facts import UNTRUSTED
+from agent.base.scopes import scope_folder
 from agent.llm.model_calls import (
     CUT_OFF,
     MOST_CHARACTERS,
@@ -34,7 +36,7 @@ from agent.llm.model_calls import (
     read_call,
     tool_attempts,
 )
-from agent.memory.documents.scope_documents import CONSOLIDATION, line_fingerprint
+from agent.memory.documents.scope_documents import CONSOLIDATION, change_document, line_fingerprint
 from agent.memory.editing.document_edits import (
     MOST,
     DocumentEdit,
@@ -45,11 +47,13 @@ from agent.memory.editing.document_edits import (
 )
 from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome, with_evidence
 from agent.memory.editing.memory_archive import MemoryArchive
-from agent.memory.editing.staged_change_store import DocumentEditor, StagedChangeStore
+from agent.memory.editing.staged_change_store import DocumentEditor, StagedChangeStore, save_conflicts
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import NOTHING_YET, changed_texts, edits_of_text
+from agent.memory.editing.three_way_merge import three_way
 from agent.memory.storage.messages import Message, TranscriptRange, origin_of, own_words, strip_untrusted
-from gateway.ports.memory import DocumentStore, HistoryEntry, HistoryStore
+from gateway.ports.journal import TurnRecord
+from gateway.ports.memory import DocumentStore, HistoryEntry, HistoryStore, HistoryUpdate
 
 log = structlog.get_logger(__name__)
 
@@ -194,12 +198,17 @@ class Consolidator:
             operations=[with_evidence(each, own, numbers).record() for each in edits],
         )
 
-    async def apply(self, scope: str, session: str, answer: StoredAnswer) -> None:
-        """Apply a stored answer to MEMORY.md and append its history entry. Idempotent; raises OSError.
+    async def apply(self, scope: str, session: str, answer: StoredAnswer, *, pointer: TurnRecord | None = None) -> None:
+        """Apply a stored answer: change MEMORY.md, append a history entry and commit the *pointer*, at once.
 
-        Changes that need approval are staged; the question is asked in *session*.
+        Changes that need approval are staged before; the question is asked in *session*. Idempotent: an answer whose
+        entry is stored changes MEMORY.md no more. Raises OSError, also DocumentBusy.
         """
-        left = await self._edit_memory(scope, session, answer)
+        result = await asyncio.to_thread(self._outcome, answer)
+        known = await self.history.find(scope, answer.entry)
+        is_applied = known is not None and not known.raw
+        if not is_applied:
+            await self._stage(scope, session, answer, result)
         entry = HistoryEntry(
             timestamp=answer.timestamp,
             content=answer.history_entry,
@@ -209,12 +218,30 @@ class Consolidator:
             origin=answer.origin,
             entry=answer.entry,
             sources={line: edit.source for line, edit in _new_lines(answer.edits) if edit.source >= 0},
-            keys=keys_of_lines(answer.edits, pending_operations=left.waiting_operations),
+            keys=keys_of_lines(answer.edits, pending_operations=result.waiting_operations),
         )
-        await self.history.append(scope, entry)
+        await change_document(
+            self.documents,
+            scope,
+            MEMORY,
+            str if is_applied else functools.partial(self._merge, scope, answer.base, result.text),
+            why=f"{CONSOLIDATION}{answer.entry}",
+            beside=HistoryUpdate(entry=entry, pointer=pointer),
+        )
 
-    async def keep_raw(self, scope: str, session: str, span: TranscriptRange, messages: Sequence[Message]) -> None:
-        """Append the messages to the raw archive, and a history entry that says so. Idempotent; raises OSError."""
+    async def keep_raw(
+        self,
+        scope: str,
+        session: str,
+        span: TranscriptRange,
+        messages: Sequence[Message],
+        *,
+        pointer: TurnRecord | None = None,
+    ) -> None:
+        """Append the messages to the raw archive, with an entry that says so and the *pointer*, at once.
+
+        Idempotent; raises OSError.
+        """
         entry = HistoryEntry(
             timestamp=self._timestamp(scope),
             content=f"[raw] {len(messages)} messages ({span.start} to {span.end - 1}) are kept as they were: no summary"
@@ -225,21 +252,24 @@ class Consolidator:
             origin=origin_of(messages),
             entry=span.entry,
         )
-        await self.history.keep_raw(scope, entry, messages)
+        await self.history.keep_raw(scope, entry, messages, pointer=pointer)
 
-    async def _edit_memory(self, scope: str, session: str, answer: StoredAnswer) -> DocumentOutcome:
-        """Write and stage the edits; return the outcome."""
+    async def _stage(self, scope: str, session: str, answer: StoredAnswer, result: DocumentOutcome) -> None:
         editor = DocumentEditor(home=self.home, documents=self.documents, staging=self.staging, disk=self.disk)
-        result = await asyncio.to_thread(self._outcome, answer)
-        why = f"{CONSOLIDATION}{answer.entry}"
-        left = await editor.write(scope, MEMORY, answer.base, result, why=why)
+        cause = f"{CONSOLIDATION}{answer.entry}"
 
         def build(reason: str) -> StagedChange:
             name = _staged_name(answer, reason)
-            return StagedChange(name=name, why=reason, at=self.now(), session=session, cause=why)
+            return StagedChange(name=name, why=reason, at=self.now(), session=session, cause=cause)
 
-        await editor.stage(scope, left, build)
-        return left
+        await editor.stage(scope, result, build)
+
+    def _merge(self, scope: str, base: str, text: str, now: str) -> str:
+        """Return the document *now* with the change from *base* to *text*."""
+        merged = three_way(base, text, now)
+        folder = None if self.home is None else scope_folder(self.home, scope) / "memory"
+        save_conflicts(folder, self.disk, merged.conflicts, MEMORY)
+        return merged.text
 
     def _outcome(self, answer: StoredAnswer) -> DocumentOutcome:
         only_propose = ""

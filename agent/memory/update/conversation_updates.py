@@ -56,7 +56,6 @@ from gateway.ports.journal import Job, Line, MessageOutcome, SessionRow, TurnRec
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs
-    from gateway.store.records import SqlTurnRecords
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +76,6 @@ class ConversationPrompt:
 
     context: UpdateContext
     consolidator: Consolidator
-    records: SqlTurnRecords
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     dreamer: Dreamer | None = None  # None = nothing dreams of the history
     notes: bool = True  # write a session note when /new ends a conversation
@@ -88,9 +86,6 @@ class ConversationPrompt:
         whole = await self._archived_span(job) if prompt_of(job) == SUMMARISE else await self._window_span(job)
         if whole is None or isinstance(whole, RetryJobLater):
             return whole
-        if await self.context.history.find(whole.scope, whole.entry):
-            await self._move_pointer(whole)  # a crash came between the raw archive and the pointer
-            return None
         messages = await self._messages(whole)
         if len(messages) < whole.end - whole.start and job.attempts < FAILURES_BEFORE_RAW:
             return RetryJobLater(NOT_YET, "the transcript is not in its file yet")
@@ -108,10 +103,9 @@ class ConversationPrompt:
         return {**span.payload(), "answer": dataclasses.asdict(stored), "goal": whole.end, "rounds": rounds}
 
     async def apply(self, job: Job) -> None:
-        """Change MEMORY.md and the history, and move the pointer."""
-        span = ConversationSpan.of(job)
-        await self.consolidator.apply(span.scope, str(span.key), StoredAnswer(**job.payload["answer"]))
-        await self._move_pointer(span)
+        """Change MEMORY.md and the history, and move the pointer, in one transaction."""
+        span, answer = ConversationSpan.of(job), StoredAnswer(**job.payload["answer"])
+        await self.consolidator.apply(span.scope, str(span.key), answer, pointer=await self._pointer(span))
         log.info("consolidation.applied", key=str(span.key), start=span.start, end=span.end)
 
     async def go_on(self, job: Job, *, is_applied: bool) -> None:
@@ -213,16 +207,16 @@ class ConversationPrompt:
         self, span: ConversationSpan, messages: list[Line], *, is_summarised_later: bool = True
     ) -> None:
         async with self.context.writing:
-            await self.consolidator.keep_raw(span.scope, str(span.key), span, messages)
             if is_summarised_later:  # a model that gave three bad answers is not asked again at once
                 await self.context.jobs.put(raw_summary_job(span.scope, span.entry, self.context.now() + _DAY))
-            await self._move_pointer(span)
+            pointer = await self._pointer(span)
+            await self.consolidator.keep_raw(span.scope, str(span.key), span, messages, pointer=pointer)
 
-    async def _move_pointer(self, span: ConversationSpan) -> None:
-        """Say in the transcript that the span is in the history; the window moves, and the next turn sees it."""
+    async def _pointer(self, span: ConversationSpan) -> TurnRecord:
+        """Return what says in the transcript that the span is in the history: the window moves at the next turn."""
         session = await self.session(span.key)
         index = session.next_index if session.transcript == span.transcript else span.end
-        record = TurnRecord(
+        return TurnRecord(
             turn=f"p{span.entry[1:]}",
             key=span.key,
             transcript=span.transcript,
@@ -234,7 +228,6 @@ class ConversationPrompt:
             inbox=(),
             at=self.context.now(),
         )
-        await self.records.append(record)
 
 
 def _is_about(job: Job, transcript: str) -> bool:

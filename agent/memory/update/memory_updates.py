@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from agent.llm.chat_model import ChatModel
 from agent.llm.model_calls import UnusableAnswer, outage_delay, unlimited
+from agent.memory.documents.scope_documents import DocumentBusy
 from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.prompt.due_jobs import APPLY, PROMPT, UPDATE, prompt_of
@@ -104,13 +105,17 @@ class MemoryUpdates:
             await context.jobs.put(Job(id=id_, kind=APPLY, scope=job.scope, payload=payload, due_at=context.now()))
         return None
 
-    async def apply(self, job: Job) -> None:
+    async def apply(self, job: Job) -> RetryJobLater | None:
         """Bring a stored answer into memory."""
         prompt = self._prompts[str(job.payload.get(PROMPT) or _EARLIER.get(job.kind, "consolidate"))]
         async with self._context.writing:
             # Read again: words may have been erased from the job since it was claimed, or all of it.
             pending = await self._context.jobs.pending_in(job.scope)
             current = next((each for each in pending if each.id == job.id), None)
-            if current is not None:
-                await prompt.apply(current)
+            try:
+                if current is not None:
+                    await prompt.apply(current)
+            except DocumentBusy as busy:
+                return RetryJobLater(NOT_YET, str(busy), counts=False)
         await prompt.go_on(current or job, is_applied=current is not None)
+        return None

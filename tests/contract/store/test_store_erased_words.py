@@ -14,6 +14,7 @@ from gateway.ports.journal import Job, TurnCommit
 from gateway.ports.memory import (
     FileKind,
     HistoryEntry,
+    HistoryUpdate,
     MemoryProposal,
     NoteChange,
     ScopeFile,
@@ -107,6 +108,11 @@ async def test_whatever_is_stored_while_words_are_erased_leaves_them_out(store: 
     assert changed is not None
     entry = HistoryEntry(timestamp="2026-11-20 10:00", content=f"A {WORD} leaks.", entry="e1")
     (summary,) = await store.history.append(SCOPE, entry)
+    beside = HistoryUpdate(entry=replace(entry, entry="e3"))
+    assert await store.documents.write(SCOPE, "SOUL.md", f"a {WORD}\n", was="", why="test", beside=beside)
+    stored = await store.history.find(SCOPE, "e3")
+    assert stored is not None
+    assert WORD not in stored.content
     raw = await store.history.keep_raw(SCOPE, replace(entry, content="raw", entry="e2"), [{"content": WORD}])
     body = {"why": WORD}
     await store.proposals.put(SCOPE, [MemoryProposal(name="p1", at=START, expires_at=START, body=body)])

@@ -14,6 +14,7 @@ from gateway.ports.memory import (
     HISTORY_MD,
     RAW_JSONL,
     HistoryEntry,
+    HistoryUpdate,
     MarkKind,
     NoteChange,
     ScopeHistory,
@@ -23,8 +24,9 @@ from gateway.store import history as statements
 from gateway.store.sql_store import SqlStore
 from gateway.text.json_lines import encode_entry, read_entry
 from tests.contract.store.conftest import StoreBackend
-from tests.fakes.memory import SCOPE
+from tests.fakes.memory import ANN, SCOPE
 from tests.fakes.shared_workers import Workers
+from tests.fakes.turns import plain_record
 
 OTHER = "people/telegram%3a43"
 NOTE, ARCHIVE = "2026-11-28.md", "2026-11-28.archive.md"
@@ -73,6 +75,30 @@ async def put_note(store: SqlStore, name: str, text: str, scope: str = SCOPE) ->
 
 
 # -- entries -------------------------------------------------------------------------------------------
+
+
+async def test_an_entry_a_pointer_and_a_change_are_stored_together(store: SqlStore) -> None:
+    """With a change, without one, and again; a change that comes too late leaves nothing of the three."""
+    session = await store.journal.session(ANN)
+    pointer = plain_record("p1", session, scope=SCOPE, lines=({"kind": "pointer", "last_consolidated": 4},))
+    update = HistoryUpdate(entry=entry(1), pointer=pointer)
+    first = await store.documents.write(SCOPE, "MEMORY.md", "- tea\n", was="", why="t", beside=update)
+    assert first is not None
+    assert (await contents(store), await pointers(store)) == ([(1, "Talked about 1.")], ["p1"])
+    for _ in range(2):  # a job that is run again
+        assert await store.documents.write(SCOPE, "MEMORY.md", "- tea\n", was=first.rev, why="t", beside=update)
+    late = HistoryUpdate(entry=entry(2), pointer=replace(pointer, turn="p2"))
+    assert await store.documents.write(SCOPE, "MEMORY.md", "- milk\n", was="", why="t", beside=late) is None
+    assert (await contents(store), await pointers(store)) == ([(1, "Talked about 1.")], ["p1"])
+    assert await store.documents.write(OTHER, "MEMORY.md", "", was="", why="t", beside=HistoryUpdate(entry=entry(3)))
+    assert await contents(store, OTHER) == [(1, "Talked about 3.")]
+    await store.history.keep_raw(SCOPE, entry(4), messages("hello"), pointer=replace(pointer, turn="p4"))
+    assert await pointers(store) == ["p1", "p4"]
+
+
+async def pointers(store: SqlStore) -> list[str]:
+    """Return the turns of the stored pointers."""
+    return [each.record.turn for each in await store.records.unwritten(-(2**62), 99)]
 
 
 async def test_an_entry_is_stored_once(backend: StoreBackend) -> None:

@@ -12,7 +12,6 @@ import pytest
 from agent.base.disk import Disk
 from agent.base.scopes import scope_folder
 from agent.memory.documents.scope_documents import line_fingerprint
-from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.privacy.export_jobs import EXPORT_JOBS
 from agent.memory.prompt.due_jobs import APPLY, CONSOLIDATE, PROMPT, SUMMARISE, consolidation_job
@@ -32,11 +31,10 @@ async def consolidate(world: ConsolidationScene, disk: Disk | None) -> None:
 
 async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) -> None:
     """The model is asked once unless the kill came before its answer was stored; nothing is there twice."""
-    async for at, world in killed_runs(tmp_path, begin, consolidate, more_than=3):
+    async for at, world in killed_runs(tmp_path, begin, consolidate, more_than=1):
         assert [(each.start, each.end) for each in world.history.after(0)] == [(0, 8)], at
-        assert set(world.pointers()) == {8}
-        assert len({each.turn for each in world.adopted}) == 1
-        assert (await FileDocumentStore(world.home).read(SCOPE, "MEMORY.md")).text == "- old fact\n- new fact\n"
+        assert world.pointers() == [8]
+        assert await world.memory() == "- old fact\n- new fact\n"
         assert world.model.calls == 1, at
 
 
@@ -51,17 +49,48 @@ async def test_killed_at_every_write_of_an_edit(tmp_path: Path) -> None:
     async def prepare(home: Path) -> ConsolidationScene:
         world = await begin(home)
         world.model.saved = {"history_entry": "[2026-11-21 21:00] They talked.", "operations": operations}
-        (scope_folder(home, SCOPE) / "memory" / "MEMORY.md").write_text("- old fact\n- wrong fact\n- fact\n")
+        documents, old = world.records.documents, await world.records.documents.read(SCOPE, "MEMORY.md")
+        await documents.write(SCOPE, "MEMORY.md", "- old fact\n- wrong fact\n- fact\n", was=old.rev, why="t")
         return world
 
-    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=3):
-        path = scope_folder(world.home, SCOPE) / "memory" / "MEMORY.md"
-        assert path.read_text() == "- old fact, corrected\n- new fact\n- fact\n", at
+    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=1):
+        assert await world.memory() == "- old fact, corrected\n- new fact\n- fact\n", at
         [entry] = world.history.after(0)
         assert entry.sources[line_fingerprint("- new fact")] == 4
         assert world.pointers()[-1:] == [8]
         assert world.model.calls == 1, at
-        assert not list(path.parent.glob("*.conflict-*"))
+        assert not list(world.home.rglob("*.conflict-*"))
+
+
+async def test_entry_pointer_and_edit_are_one_transaction(tmp_path: Path) -> None:
+    """No reader of the store sees one of them without the others, whichever write a kill came at."""
+    async for at, world in killed_runs(tmp_path, begin, _killed_once, more_than=1):
+        entries, pointers = len(world.history.after(0)), len(world.pointers())
+        has_fact = "- new fact" in await world.memory()
+        assert (entries, pointers) in ((0, 0), (1, 1)), at
+        assert has_fact is bool(entries), at
+
+
+async def _killed_once(world: ConsolidationScene, disk: Disk | None) -> None:
+    if disk is not None:
+        await consolidate(world, disk)
+
+
+async def test_a_line_that_was_undone_stays_so_behind_a_kill(tmp_path: Path) -> None:
+    """The answer was applied, its job not yet removed, and a person took the line back: it is not added again."""
+    world = await begin(tmp_path)
+    updates = world.consolidator()
+    (job,) = world.jobs.jobs.values()
+    await updates.ask(job)
+    answer = next(each for each in world.jobs.jobs.values() if each.kind == APPLY)
+    await updates.apply(answer)
+    documents = world.records.documents
+    applied = await documents.read(SCOPE, "MEMORY.md")
+    assert applied.text == "- old fact\n- new fact\n"
+    await documents.write(SCOPE, "MEMORY.md", "- old fact\n", was=applied.rev, why="undo")
+    await updates.apply(answer)
+    assert await world.memory() == "- old fact\n"
+    assert (len(world.history.after(0)), world.pointers()) == (1, [8])
 
 
 async def test_after_three_bad_answers_the_messages_themselves_are_kept(tmp_path: Path) -> None:
@@ -76,7 +105,7 @@ async def test_after_three_bad_answers_the_messages_themselves_are_kept(tmp_path
     raw = (scope_folder(tmp_path, SCOPE) / "memory" / "raw.jsonl").read_text()
     assert all(f"question {n}" in raw for n in range(4))
     assert "question 4" not in raw
-    assert (await FileDocumentStore(tmp_path).read(SCOPE, "MEMORY.md")).text == "- old fact\n"
+    assert await world.memory() == "- old fact\n"
 
 
 async def test_a_job_that_was_noticed_twice_is_done_once(tmp_path: Path) -> None:
@@ -104,7 +133,7 @@ async def test_an_answer_is_applied_as_it_is_stored_then(tmp_path: Path) -> None
     erased = json.loads(json.dumps(claimed.payload).replace("new fact", "what is left"))
     world.jobs.jobs[claimed.id] = replace(claimed, payload=erased)
     await consolidator.apply(claimed)
-    assert (await FileDocumentStore(tmp_path).read(SCOPE, "MEMORY.md")).text == "- old fact\n- what is left\n"
+    assert await world.memory() == "- old fact\n- what is left\n"
 
 
 async def test_the_summary_of_an_archive_waits_for_what_is_under_way(tmp_path: Path) -> None:

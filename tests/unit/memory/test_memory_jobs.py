@@ -13,7 +13,7 @@ from agent.memory.history.folder_store import FileDocumentStore
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import REMEMBER_JOBS, MemoryJobs, append_bullet, as_bullet
 from gateway.ports.journal import SessionRow
-from gateway.ports.memory import ScopeDocument
+from gateway.ports.memory import HistoryUpdate, ScopeDocument
 from tests.fakes.clock import VirtualClock
 from tests.fakes.histories import open_history
 from tests.fakes.memory import ANN, SCOPE, START, FakeJobs, FaultyDisk, remember_job
@@ -25,14 +25,14 @@ class ContestedDocuments(FileDocumentStore):
     times = 0
 
     async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "", beside: HistoryUpdate | None = None
     ) -> ScopeDocument | None:
         """Lose the race, then behave."""
         if self.times:
             self.times -= 1
             document = await self.read(scope, name)
             await super().write(scope, name, f"{document.text}- other {self.times}\n", was=document.rev, why="other")
-        return await super().write(scope, name, text, was=was, why=why, by=by)
+        return await super().write(scope, name, text, was=was, why=why, by=by, beside=beside)
 
 
 async def memory(home: Path) -> str:
@@ -82,7 +82,7 @@ class SlowDocuments(FileDocumentStore):
         self.is_broken = is_broken
 
     async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "", beside: HistoryUpdate | None = None
     ) -> ScopeDocument | None:
         """Wait, then write."""
         self.begun.set()
@@ -90,7 +90,7 @@ class SlowDocuments(FileDocumentStore):
         if self.is_broken:
             self.is_broken = False
             raise ZeroDivisionError
-        return await super().write(scope, name, text, was=was, why=why, by=by)
+        return await super().write(scope, name, text, was=was, why=why, by=by, beside=beside)
 
 
 async def test_nobody_reads_memory_while_another_applies_what_is_pending(tmp_path: Path) -> None:

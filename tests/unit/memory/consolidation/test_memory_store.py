@@ -318,18 +318,21 @@ class ContestedDisk(Disk):
         return super().open_append(path)
 
 
-async def test_after_three_lost_races_the_answer_is_beside_the_document(tmp_path: Path) -> None:
-    """The person's text stands, the answer is in a conflict copy, entry and pointer go on."""
+async def test_after_three_lost_races_the_answer_waits_for_the_next_call(tmp_path: Path) -> None:
+    """The person's text stands and nothing moves; the next call merges the answer, which is paid for once."""
     path = tmp_path / "memory" / "MEMORY.md"
     disk = ContestedDisk(path)
     store, session = MemoryStore(tmp_path, disk=disk), talk(60)
     store.write_long_term("- old fact\n")
-    disk.times = 4  # the history's append is the first of them
-    assert await store.consolidate(session, ScriptedProvider(saving("- old fact\n- new fact\n")), "m")
-    assert memory(tmp_path) == "- old fact\n- saved 3\n- saved 2\n- saved 1\n- saved 0\n"
-    [copy] = (tmp_path / "memory").glob("MEMORY.conflict-*.md")
-    assert copy.read_text() == "- new fact\n"
-    assert session.last_consolidated == 35
+    disk.times = 3
+    provider = ScriptedProvider(saving("- old fact\n- new fact\n"))
+    assert not await store.consolidate(session, provider, "m")
+    assert memory(tmp_path) == "- old fact\n- saved 2\n- saved 1\n- saved 0\n"
+    assert session.last_consolidated == 0
+    assert await store.consolidate(session, provider, "m")
+    assert "- new fact\n" in memory(tmp_path)
+    assert "- saved 0\n" in memory(tmp_path)
+    assert (session.last_consolidated, len(provider.asked)) == (35, 1)
 
 
 @pytest.mark.parametrize("window", [1, 2])
