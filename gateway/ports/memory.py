@@ -7,11 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from gateway.errors import ParlourError
 from gateway.events import SessionKey
-from gateway.ports.journal import TurnRecord
+
+if TYPE_CHECKING:
+    from gateway.ports.journal import TurnRecord
 
 MIRROR = "mirror.id"  # file of a home that names its mirror, which the store knows
 UNINDEX = "unindex"  # kind of the job that is queued when a commit deletes messages; `files` are digests of theirs

@@ -33,6 +33,7 @@ from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, MessageOutcome, SessionRow, TurnRecord
 from gateway.store.history import SqlHistory
+from gateway.text.json_lines import decode_lines
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.histories import KilledHistory, SyncHistory, history_files
@@ -271,7 +272,7 @@ class ConsolidationScene:
 
     def pointers(self) -> list[int]:
         """Return every pointer that was committed, in order."""
-        lines = [line for each in self.records.stored for line in each.record.lines]
+        lines = [line for each in self.records.stored for line in decode_lines(each.body)]
         return [line["last_consolidated"] for line in lines if "last_consolidated" in line]
 
     @property

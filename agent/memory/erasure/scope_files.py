@@ -18,8 +18,7 @@ from agent.base.scopes import find_scopes, scope_folder
 from agent.base.transcript_lines import decode, encode
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
-from agent.memory.history.folder_store import LOCK
-from agent.memory.history.history_files import blank_raw, is_history_file
+from agent.memory.history.history_files import LOCK, blank_raw, is_history_file
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.ports.journal import Line
 from gateway.ports.memory import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind

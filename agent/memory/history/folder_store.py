@@ -30,6 +30,7 @@ from agent.base.transcript_lines import decode, encode, utc_now
 from agent.memory.history.history_files import (
     CURSOR,
     DREAM_CURSOR,
+    LOCK,
     MARK_FILES,
     NOTE_NAME,
     cursor_of,
@@ -67,7 +68,6 @@ _SAVING = 0.02  # seconds that an editor may take between emptying a file and wr
 _PAUSE = 0.01
 _LOOKS = 10
 _OURS = 256
-LOCK = ".lock"  # the scope's, which guards its documents too
 _DERIVED = (CURSOR, DREAM_CURSOR, HISTORY_MD)
 
 

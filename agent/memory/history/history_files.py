@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 ARCHIVE_SUFFIX = ".archive.md"  # of notes that old lines of MEMORY.md were moved to
 _KEPT = ("role", "timestamp", "turn", "i")  # fields of a message whose words are erased
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
+LOCK = ".lock"  # in `memory/`, of a folder without a gateway; it guards the documents too
 CURSOR, DREAM_CURSOR = ".cursor", ".dream_cursor"
 _LARGEST = 2**53
 NOTE_NAME = re.compile(

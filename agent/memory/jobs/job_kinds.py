@@ -1,4 +1,4 @@
-"""What is declared about a kind of durable job, by the module whose jobs they are.
+"""Declarations of kinds of durable jobs, each made by the module that queues them.
 
 The composition root lists the declarations (gateway/app/job_kinds.py), so that no export or erasure names a kind.
 """
@@ -19,7 +19,7 @@ class JobPace(Enum):
 
 
 class JobErasure(Enum):
-    """What an erasure of words does with a job that has them in its payload."""
+    """The effect of an erasure on a job with its words in the payload."""
 
     NONE = "none"  # nothing: no text of people or of the model is written later
     OWN = "own"  # remove it; its `person` may ask for that too, by its `text`

@@ -213,7 +213,7 @@ class ConversationPrompt:
             await self.consolidator.keep_raw(span.scope, str(span.key), span, messages, pointer=pointer)
 
     async def _pointer(self, span: ConversationSpan) -> TurnRecord:
-        """Return what says in the transcript that the span is in the history: the window moves at the next turn."""
+        """Return the record by which the window moves behind the span at the next turn."""
         session = await self.session(span.key)
         index = session.next_index if session.transcript == span.transcript else span.end
         return TurnRecord(

@@ -98,7 +98,7 @@ async def test_an_entry_a_pointer_and_a_change_are_stored_together(store: SqlSto
 
 async def pointers(store: SqlStore) -> list[str]:
     """Return the turns of the stored pointers."""
-    return [each.record.turn for each in await store.records.unwritten(-(2**62), 99)]
+    return [each.turn for each in await store.records.unwritten(-(2**62), 99)]
 
 
 async def test_an_entry_is_stored_once(backend: StoreBackend) -> None:
