@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
-from itertools import takewhile
+from itertools import groupby, takewhile
 
 import regex
 
@@ -47,16 +47,16 @@ _SPLITS = re.compile(r"\][(\[]|<[/A-Za-z]")  # a link's target, a reference or a
 _SPLITS_IN_LINE = re.compile(_SPLITS.pattern.encode())
 # "assistant" has the letters of other words, and the texts of messages never have such a pair without escapes.
 _JSON_KEY = re.compile(rb'"(?:role|kind)":"[a-z]+"|"[A-Za-z_]+":')
-_JSON_KEY_IN_TEXT = re.compile(_JSON_KEY.pattern.decode())
 _JSON_ESCAPE = re.compile(rb"\\.")
 # Without quotes, which end the texts of a line.
 _NO_LETTERS = bytes(each for each in range(128) if not chr(each).isalnum() and chr(each) != '"')
 _LOWER = bytes(range(256)).lower()
 _NOT_LETTERS_IN_LINE = re.compile(r'(?:[^\w"]|_)+')
+_WIDE_QUOTE = "\uff02"  # simplified, it would end a text
 _ESCAPED_CONTROL = re.compile(r"(?<!\\)\\+[abfnrtv]")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
 _REFERENCE = re.compile(r"\]\[[^\[\]\n]{0,100}\]")
-_UNFOLDED = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d", "ı": "i"})
+_UNFOLDED = {"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d", "ı": "i"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,15 @@ class PhraseMatcher:
             if quoted
             else tuple(_common_part(each.text) for each in self._units if each.is_word)
         )
+        # Signs of a script without spaces have no inflections: those that follow each other are looked for together.
+        runs = () if quoted else tuple(_NOT_LETTERS.sub("", _simplify(each)) for each in _sign_runs(self._units))
+        self._letters = (*self._needles, *filter(None, runs))
         needle = regex.escape(self._literal)
         before = rf"(?<!{_SPACED})" if _EDGE.match(self._literal) else ""
         after = rf"(?!{_SPACED})" if _EDGE.match(self._literal[-1:]) else ""
-        self._raw_needles = tuple(each.encode() for each in self._needles)
+        self._raw_letters = tuple(each.encode("utf-8", "replace") for each in self._letters)
         self._literal_pattern = regex.compile(f"{before}{needle}{after}")
-        self._split_patterns = tuple(re.compile(_split_pattern(each)) for each in self._needles)
+        self._split_patterns = tuple(re.compile(_split_pattern(each)) for each in self._letters)
         self._exact_pattern = _exact_pattern(self._units)
 
     @property
@@ -106,7 +109,14 @@ class PhraseMatcher:
         if not self._units and not self._literal:
             return False
         # Matching holds the interpreter lock, so a long text is searched in chunks.
-        return any(self._is_in_variant(each) for chunk in _chunks(text) for each in self._variants(chunk))
+        return any(
+            self._has_exact(chunk) or any(self._is_in_variant(each) for each in self._variants(chunk))
+            for chunk in _chunks(text)
+        )
+
+    def _has_exact(self, text: str) -> bool:
+        """Return True if *text* has the words as they were typed: most matches are such, and it takes least time."""
+        return self._exact_pattern is not None and self._exact_pattern.search(_normalize(text)) is not None
 
     def may_be_in_lines(self, raw: bytes) -> bool:
         """Return False if the letters of lines of JSON rule the words out in all of their texts.
@@ -117,14 +127,15 @@ class PhraseMatcher:
             if _ENCODED_IN_LINE.search(raw):
                 return True
             raw = _JSON_ESCAPE.sub(b" ", raw)
-        if not raw.isascii():
-            return self._may_be_in(_JSON_KEY_IN_TEXT.sub("", raw.decode("utf-8", "replace")), _NOT_LETTERS_IN_LINE)
-        letters = raw.translate(_LOWER, _NO_LETTERS)
-        if all(needle in letters for needle in self._raw_needles):
-            letters = _JSON_KEY.sub(b"", raw).translate(_LOWER, _NO_LETTERS)
-            if all(needle in letters for needle in self._raw_needles):
-                return True
-        return _SPLITS_IN_LINE.search(raw) is not None and self._may_be_split(raw.decode().lower(), letters.decode())
+        if self._has_letters(raw) and self._has_letters(_JSON_KEY.sub(b"", raw)):
+            return True
+        if b"<" not in raw and b"][" not in raw and b"](" not in raw:
+            return False
+        return _SPLITS_IN_LINE.search(raw) is not None and self._may_be_split(_simplify(raw.decode("utf-8", "replace")))
+
+    def _has_letters(self, raw: bytes) -> bool:
+        letters = _letters_of_lines(raw)
+        return all(each in letters for each in self._raw_letters)
 
     @property
     def spelling(self) -> str:
@@ -150,19 +161,17 @@ class PhraseMatcher:
         """Return False if the letters of *text* rule the words out, markup or not. Much faster than a search."""
         if _ENCODED.search(text):
             return True
-        return self._may_be_in(_CONTROL_SEQUENCE.sub(" ", text) if "\x1b" in text else text, _NOT_LETTERS)
-
-    def _may_be_in(self, text: str, separators: re.Pattern[str]) -> bool:
-        simple = _simplify(text)
-        letters = separators.sub("", simple)
-        if all(needle in letters for needle in self._needles):
+        simple = _simplify(_CONTROL_SEQUENCE.sub(" ", text) if "\x1b" in text else text)
+        letters = _NOT_LETTERS.sub("", simple)
+        if all(each in letters for each in self._letters):
             return True
-        return _SPLITS.search(text) is not None and self._may_be_split(simple, letters)
+        return _SPLITS.search(text) is not None and self._may_be_split(simple)
 
-    def _may_be_split(self, simple: str, letters: str) -> bool:
-        """Return False if one of the words is neither in *letters* nor begun before a link's target or a tag."""
-        pairs = zip(self._needles, self._split_patterns, strict=True)
-        return all(needle in letters or pattern.search(simple) is not None for needle, pattern in pairs)
+    def _may_be_split(self, simple: str) -> bool:
+        """Return False if one of the words is neither in a text nor begun there before a link's target or a tag."""
+        letters = _NOT_LETTERS.sub("", simple)
+        pairs = zip(self._letters, self._split_patterns, strict=True)
+        return all(each in letters or pattern.search(simple) is not None for each, pattern in pairs)
 
     def _is_in_variant(self, text: str) -> bool:
         if self._literal:
@@ -212,11 +221,23 @@ def _split_pattern(needle: str) -> str:
 
 
 def _exact_pattern(units: Sequence[_WordUnit]) -> regex.Pattern[str] | None:
-    """Return the pattern of the same words with plain gaps; None if a text may have them as parts of other units."""
-    if not units or any(not each.is_word or each.text == "s" for each in units):
+    """Return the pattern of the same units with plain gaps; None if a text may have them as parts of other units."""
+    if not units or any(each.text == "s" or not (each.is_word or UNSPACED.match(each.text)) for each in units):
         return None
-    phrase = f"(?:{_GAP.pattern})".join(regex.escape(each.text) for each in units)
-    return regex.compile(f"(?<!{_SPACED}){phrase}(?!{_SPACED})")
+    exact = (
+        rf"(?<!{_SPACED}){regex.escape(each.text)}(?!{_SPACED})"
+        if each.is_word
+        else rf"{regex.escape(each.text)}(?![\p{{M}}ー])"
+        for each in units
+    )
+    return regex.compile(f"(?:{_GAP.pattern})".join(exact))
+
+
+def _sign_runs(units: Sequence[_WordUnit]) -> Iterator[str]:
+    """Yield the signs of scripts without spaces that follow each other in *units*."""
+    for is_sign, run in groupby(units, lambda each: not each.is_word and UNSPACED.match(each.text) is not None):
+        if is_sign:
+            yield "".join(each.text for each in run)
 
 
 def _is_same(mine: _WordUnit, theirs: _WordUnit, languages: Iterable[str]) -> bool:
@@ -249,11 +270,13 @@ def _is_same_gap(mine: str, theirs: str) -> bool:
 
 def _split(normal: str) -> Iterator[_WordUnit]:
     end = 0
+    is_word = False
     for match in _UNIT.finditer(normal):
-        if match.group() == "s" and normal[end : match.start()] in _APOSTROPHES:
+        if is_word and match.group() == "s" and normal[end : match.start()] in _APOSTROPHES:
             end = match.end()  # "Ann's"
             continue
-        yield _WordUnit(match.group(), match.lastgroup == "word", normal[end : match.start()])
+        is_word = match.lastgroup == "word"
+        yield _WordUnit(match.group(), is_word, normal[end : match.start()])
         end = match.end()
 
 
@@ -277,7 +300,20 @@ def _simplify(text: str) -> str:
     if text.isascii():
         return text.lower()
     plain: str = _MARKS.sub("", unicodedata.normalize("NFKD", text).casefold())
-    return plain.translate(_UNFOLDED)
+    for letter, folded in _UNFOLDED.items():  # a table of one entry for each would be asked for every letter
+        if letter in plain:
+            plain = plain.replace(letter, folded)
+    return plain
+
+
+def _letters_of_lines(raw: bytes) -> bytes:
+    """Return the letters of lines of JSON, simplified, and the quotes between their texts."""
+    if raw.isascii():
+        return raw.translate(_LOWER, _NO_LETTERS)
+    simple = _simplify(raw.decode("utf-8", "replace").replace(_WIDE_QUOTE, " "))
+    letters = simple.encode("utf-8", "replace").translate(_LOWER, _NO_LETTERS)
+    text = letters.decode()
+    return letters if text.replace('"', "").isalnum() else _NOT_LETTERS_IN_LINE.sub("", text).encode()
 
 
 @lru_cache(maxsize=256)

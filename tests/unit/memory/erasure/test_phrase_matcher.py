@@ -60,6 +60,7 @@ NOT_FOUND = {
     "two paragraphs": ("green tea", "green\n\ntea"),
     "two cells": ("green tea", "| green | tea |"),
     "another order": ("green tea", "tea, green"),
+    "two words as one": ("no table", "that is notable"),
     "a word between": ("Ann Smith", "Ann M. Smith"),
     "a function word": ("note", "I do not"),
     "another language's inflection": ("case", "the casa was nice"),
@@ -143,7 +144,7 @@ class UnfilteredMatcher(PhraseMatcher):
         return True
 
 
-_REQUESTS = ["tea", "Ann Smith", '"Ann Smith"', "Haus", "cafe", "寿司", "zeppelin", "strasse"]
+_REQUESTS = ["tea", "Ann Smith", '"Ann Smith"', "Haus", "cafe", "寿司", "カメラ", "zeppelin", "strasse"]
 # Signs that stand between the letters of one word.
 _DIVIDERS = (
     "",
@@ -224,3 +225,14 @@ def test_the_quick_look_finds_what_is_there(request_text: str, text: str) -> Non
     assert pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": text}))
     assert not ErasurePattern("Istanbul").may_be_in_lines(encode({"i": 1, "role": "assistant", "content": "a cup"}))
     assert not ErasurePattern("content").may_be_in_lines(encode({"i": 1, "role": "user", "content": "a cup"}))
+
+
+@pytest.mark.parametrize("words", ["Straße", "дирижабль", "寿司", "서울"])
+def test_the_quick_look_passes_over_other_lines_in_every_script(words: str) -> None:
+    """A preview of 100,000 messages in Chinese took 19 seconds of processor time where each line was searched."""
+    others = "Grüße aus Köln; воздушный шар; 茶和咖啡; 부산, né à Łódź"
+    pattern = ErasurePattern.of(words)
+    assert pattern is not None
+    assert not pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": others}))
+    assert pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": f"{others} {words}"}))
+    assert pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": f"é \uff02{words[:1]}\uff02{words[1:]}"}))
