@@ -11,6 +11,7 @@ import venv
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -31,12 +32,19 @@ print(asyncio.run(SandboxedReader().document(b"<p>a page</p>", "html", 100)).tex
 
 
 def link_package(name: str, site: Path) -> None:
-    """Link an installed package into another venv's *site*; one that is for another system is not here."""
+    """Link an installed package, compiled, into another venv's *site*; one that is for another system is not here."""
     with suppress(PackageNotFoundError):
         for file in distribution(name).files or ():
-            if ".." not in file.parts and Path(file.locate()).exists():
-                (site / file).parent.mkdir(parents=True, exist_ok=True)
-                os.link(file.locate(), site / file)
+            source, target = Path(file.locate()), site / file
+            if ".." in file.parts or not source.exists():
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.link(source, target)
+            if source.suffix == ".py" and (compiled := Path(cache_from_source(str(source)))).exists():
+                target = Path(cache_from_source(str(target)))
+                target.parent.mkdir(exist_ok=True)
+                if not target.exists():
+                    os.link(compiled, target)
 
 
 @pytest.fixture(scope="module")
