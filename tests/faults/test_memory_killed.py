@@ -48,7 +48,10 @@ async def test_killed_anywhere_it_is_done_once(
     assert len(points) >= _LEAST
     kills = len(points) if os.environ.get("CROSSINGS") == "full" else KILLS
     numbers = [min(at + len(points) // (2 * kills), len(points)) for at in spread(len(points), kills)]
-    outcomes = await play_plot(zygote, MEMORY_PLOTS[name], numbers, [server] if server is not None else [None] * 3)
+    databases = [server] if server is not None else [None] * 3
+    outcomes = await play_plot(zygote, MEMORY_PLOTS[name], numbers, databases)
+    if not any(outcome.struck for outcome in outcomes):  # a run on a busy machine writes more at once, in fewer calls
+        outcomes += await play_plot(zygote, MEMORY_PLOTS[name], [1 + numbers[0] // 2], databases)
     record_property("figure", f"{name} on {engine}, kill_before, of {len(points)} points: {format_outcomes(outcomes)}")
     assert not any(outcome.wrong for outcome in outcomes), format_outcomes(outcomes)
     assert any(outcome.struck for outcome in outcomes)
