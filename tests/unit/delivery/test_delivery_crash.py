@@ -160,6 +160,16 @@ TROUBLES = {
     "later": [(ChannelFault.LATER, "send"), (ChannelFault.LATER, "edit"), (ChannelFault.LATER, "send")],
     "lost": [(ChannelFault.LOST, "send"), (ChannelFault.LOST, "edit"), (ChannelFault.LOST, "send")],
 }
+# The trouble of the platform, the answer, and the seconds between preview and answer.
+DEATHS = [
+    ("calm", ONE, 0),
+    ("calm", ONE, 60),
+    ("calm", MANY, 0),
+    ("later", MANY, 0),
+    ("lost", ONE, 60),
+    ("lost", MANY, 0),
+]
+DEATH_IDS = ["calm-one", "calm-late", "calm-many", "later-many", "lost-late", "lost-many"]
 
 
 @pytest.mark.parametrize(
@@ -167,18 +177,7 @@ TROUBLES = {
     [(KEYED, False), (RINGING, True), (RINGING, False), (PLAIN, False)],
     ids=["key", "history", "blind", "no-edits"],
 )
-@pytest.mark.parametrize(
-    ("trouble", "text", "pause"),
-    [
-        ("calm", ONE, 0),
-        ("calm", ONE, 60),
-        ("calm", MANY, 0),
-        ("later", MANY, 0),
-        ("lost", ONE, 60),
-        ("lost", MANY, 0),
-    ],
-    ids=["calm-one", "calm-late", "calm-many", "later-many", "lost-late", "lost-many"],
-)
+@pytest.mark.parametrize(("trouble", "text", "pause"), DEATHS, ids=DEATH_IDS)
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 async def test_no_death_doubles_or_loses_an_answer(
     opens: OpensGateway,

@@ -22,7 +22,15 @@ from tests.fakes.memory_channel import (
 )
 from tests.fakes.turns import ANN, said
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
-from tests.unit.delivery.test_delivery_crash import MANY, ONE, POINTS, TROUBLES, CrashPoint, die, tell
+from tests.unit.delivery.test_delivery_crash import (
+    DEATH_IDS,
+    DEATHS,
+    POINTS,
+    TROUBLES,
+    CrashPoint,
+    die,
+    tell,
+)
 from tests.unit.delivery.test_delivery_previews import WORDS, shown
 
 MARK = translate("delivery.may_repeat")
@@ -193,9 +201,8 @@ async def test_a_setting_that_changes_over_a_doubt_is_kept_as_it_was_frozen(open
     assert gateway.platform.texts(ANN) == ([BLANK, "hello"] if before else ["hello", f"{MARK}\nhello"])
 
 
-@pytest.mark.parametrize(("text", "pause"), [(ONE, 0), (ONE, 60), (MANY, 0)], ids=["one", "late", "many"])
+@pytest.mark.parametrize(("trouble", "text", "pause"), DEATHS, ids=DEATH_IDS)
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("trouble", TROUBLES)
 async def test_no_death_doubles_loses_or_marks_an_answer(
     opens: OpensGateway, text: str, pause: float, is_after: bool, trouble: str
 ) -> None:

@@ -36,7 +36,7 @@ CAPABILITIES = {
 WORKERS = 12
 MINUTE = 60
 ENDS = ": this is the answer, which ends."
-CHATS = 45  # of the platform in trouble, each asks twice; the others have a third
+CHATS = 18  # of the platform in trouble, each asks twice; the others have a third
 
 
 class TimedPlatform(MemoryPlatform):
