@@ -431,7 +431,8 @@ def turn_id(message: InboundMessage) -> str:
 def short_id(text: str, length: int = 16) -> str:
     """Return *length* base32 characters of the sha256 of *text*: an id of what is made once, however often tried."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-    return base64.b32encode(digest).decode("ascii").lower()[:length]
+    used = digest[: -(-length // 8) * 5]  # eight characters for five bytes
+    return base64.b32encode(used).decode("ascii").lower()[:length]
 
 
 def short_turn_id(turn: str) -> str:

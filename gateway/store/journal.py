@@ -340,7 +340,9 @@ class SqlJournal:
             log.warning("journal.commit_refused", key=str(lease.key), turn=lease.turn, reason=committed.fault)
         cut = self._engine.cut.get(lease.key)
         if committed.is_marked and cut is not None:
-            self._engine.cut[lease.key] = replace(cut, is_marked=True)
+            self._engine.cut[lease.key] = PendingDelivery(
+                message=cut.message, parts=cut.parts, preview=cut.preview, is_marked=True
+            )
         elif committed.is_new or committed.fault or (cut is not None and not cut.parts):
             self._engine.cut.pop(lease.key, None)
         if committed.is_new or committed.fault:

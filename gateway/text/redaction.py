@@ -33,7 +33,7 @@ _PLACES = (
     r"(?i:(?<=[?&]token=)|(?<=[?&]key=)|(?<=[?&]code=)|(?<=[?&]api_key=))[^&\s\"']+",
 )
 _BY_TOKEN = re.compile("|".join(_TOKENS))
-_SHORTEST_TOKEN = 13  # characters, none of them a blank
+_LONG_ENOUGH = re.compile(r"\S{13,}")  # a token has at least so many characters, none of them a blank
 _SHORTEST_PLAIN = 34  # of a token or place of nothing but letters and digits
 _BY_SHAPE = re.compile("|".join((_PLACES[0], *_TOKENS, *_PLACES[1:])))
 
@@ -124,7 +124,7 @@ def _sub(pattern: re.Pattern[str] | None, text: str) -> str:
 
 def _redact_tokens(text: str) -> str:
     """Return *text* without tokens; only words that are long enough for one are looked at closely."""
-    has_token = any(_BY_TOKEN.search(word) for word in text.split() if len(word) >= _SHORTEST_TOKEN)
+    has_token = any(map(_BY_TOKEN.search, _LONG_ENOUGH.findall(text)))
     return _BY_TOKEN.sub(REDACTED, text) if has_token else text
 
 

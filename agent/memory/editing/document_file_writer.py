@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
-from cachetools import LRUCache
 
 from agent.base.disk import Disk, decode_text, wait_for_thread
 from agent.base.locks import KeyLocks
@@ -48,7 +47,7 @@ _EMPTYING = 1.0  # and between emptying or removing a file and writing it
 _LINGERING = 0.5  # and may write into a file that was exchanged, for it had opened it before
 _COARSE = 2.5  # seconds; a file that was changed so recently can be changed again without a new time
 _LONGEST_SETTLE, _SETTLE_POLL = 15.0, 0.1  # seconds
-_KNOWN_SCOPES = 256  # that are looked at for edits, beside those of turns
+_KNOWN_SCOPES = 1_024  # with files that need no visit of a thread at a turn, and that are looked at for edits
 _LAST_SECONDS = 3.0  # of a stop; debts are durable, and the next start pays the rest
 _LAST_FLUSHES = 3  # one for a file that was exchanged, one for its next text, one for what came out
 _AT_ONCE = 4  # scopes that are written at once, and leave threads to turns
@@ -147,7 +146,7 @@ class DocumentFileWriter:
         self._commits = DocumentCommits(home, self._disk)
         self._now = now
         self._locks, self._commit_locks = KeyLocks(), KeyLocks()
-        self._seen: LRUCache[str, _SeenFiles] = LRUCache(_KNOWN_SCOPES)  # of files without edits
+        self._seen: dict[str, _SeenFiles] = {}  # of files without edits
         self._missing: dict[Path, float] = {}  # since when
         self._unsettled: set[str] = set()  # scopes with files that somebody may be writing
         self._failing: dict[str, _WriteOutage] = {}  # by scope
@@ -374,6 +373,8 @@ class DocumentFileWriter:
             self._unsettled.add(scope)
         elif all(each is None or not 0 <= now - each[0] / 1e9 < _COARSE for each in files.signatures):
             self._seen[scope] = files
+            if len(self._seen) > _KNOWN_SCOPES:  # the one that is known longest is looked at anew
+                del self._seen[next(iter(self._seen))]
         return sights
 
     async def _is_version(self, scope: str, name: str, text: str) -> bool:
