@@ -29,8 +29,8 @@ from gateway.errors import SettingsError, UserError
 from gateway.home import Home, make_private
 from gateway.preflight import home_mistake
 from gateway.settings import InstalledPlugins, check_settings
-from gateway.settings.error_messages import error_line, errors_by_path, explain_error
 from gateway.settings.setting_names import normalize_names, snake
+from gateway.settings.setting_types import error_line, errors_by_path, explain_error
 from gateway.settings.sources import HOME, find_file, read_secrets, read_text
 from gateway.settings.yaml_loader import find_lines, parse_yaml
 

@@ -194,7 +194,10 @@ class BoundFileSender:
     left: int
 
     async def __call__(self, name: str, text: str = "", *, must_be_inert: bool = False) -> Attachment:
-        """Stage a file of *text*, or without any the file *name* of this scope. Raises ToolFailed."""
+        """Stage a file of *text*, or without any the file *name* of this scope; it is sent with the answer.
+
+        With *must_be_inert* a stored table with formulas, and Markdown with pictures, is refused. Raises ToolFailed.
+        """
         if text:
             redact = self.out.redact
             return await self.send_bytes(redact(name), redact(text).encode("utf-8", "replace"))

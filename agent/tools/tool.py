@@ -25,10 +25,11 @@ from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, 
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.sources import ToolResult
 from gateway.errors import NothingHappened as NothingHappened
-from gateway.events import Attachment, ChatKind, PlatformAccount, Role, Sender, SessionKey
+from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.journal import Job, Line
 
 if TYPE_CHECKING:
+    from agent.files.outgoing_files import BoundFileSender
     from agent.memory.search.scope_recall import ScopeRecall
 
 
@@ -115,16 +116,6 @@ CallReview = Callable[[Mapping[str, Any], CallFacts], AskRule]  # (checked argum
 FoundRecorder = Callable[[str, Sequence[SearchHit]], Awaitable[None]]  # (scope, hits of its memory)
 
 
-class FileSender(Protocol):
-    """Files for the chat it was bound to, out of its scope alone."""
-
-    async def __call__(self, name: str, text: str = "", *, must_be_inert: bool = False) -> Attachment:
-        """Stage a file of *text*, or without any the file *name* of the scope; it is sent with the answer.
-
-        With *must_be_inert* a stored table with formulas, and Markdown with pictures, is refused. Raises ToolFailed.
-        """
-
-
 class ProgressReporter(Protocol):
     """Shows how far a call is, in the status line of its chat."""
 
@@ -188,7 +179,7 @@ class ToolContext:
     stage_job: Callable[[Job], None]  # stages a job; it is queued when the turn is committed
     end_jobs: Callable[[str], None]  # stages the removal of jobs by the prefix of their ids
     schedule: ReminderAccess  # reminders of the chat
-    send: FileSender  # stages a file; it is sent when the turn is committed
+    send: BoundFileSender  # stages a file; it is sent when the turn is committed
     read_page: Callable[[str, int], Awaitable[str]]  # (name, page) of a long result of the conversation
     progress: ProgressReporter
     deadline: float | None = None  # when the call is cancelled, for `asyncio.timeout_at`

@@ -90,19 +90,17 @@ class AdmissionJudge:
             self.refusals.note(message, decision, self.now())
         return decision
 
+    def may_be_read(self, message: InboundMessage) -> bool:
+        """Return True if *message*, which was not addressed to the bot, may be context: its sender is admitted."""
+        return isinstance(self(replace(message, is_addressed=True)), Admitted)
 
-def may_be_read(judge: AdmissionJudge, message: InboundMessage) -> bool:
-    """Return True if *message*, which was not addressed to the bot, may be context: its sender is admitted."""
-    return isinstance(judge(replace(message, is_addressed=True)), Admitted)
+    def has_lost_access(self, message: InboundMessage) -> bool:
+        """Return True if the sender of *message*, a job that they set, is no longer admitted. Nothing is looked up.
 
-
-def has_lost_access(judge: AdmissionJudge, message: InboundMessage) -> bool:
-    """Return True if the sender of *message*, a job that they set, is no longer admitted. Nothing is looked up.
-
-    In a server, a role that only the platform knows may admit them: there, unknown senders have not lost access.
-    """
-    decision = judge(_as_addressed(message), None)
-    return isinstance(decision, Rejected) and not (message.guild and decision.reason in _BY_ROLES)
+        In a server, a role that only the platform knows may admit them: there, unknown senders have not lost access.
+        """
+        decision = self(_as_addressed(message))
+        return isinstance(decision, Rejected) and not (message.guild and decision.reason in _BY_ROLES)
 
 
 class RoleResolver:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ from starlette.routing import BaseRoute
 
 from agent.memory.jobs.job_runner import send_job_report
 from gateway.admission import Admitted
-from gateway.app.access import AdmissionJudge
 from gateway.app.console import GatewayPersonPanels, is_console_owner
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.channel import Channel, ChannelContext, ChannelPlugin, SupportsCommandPrefix, SupportsReplay
@@ -23,7 +22,6 @@ from gateway.errors import ParlourError, StoreUnavailable, UserError
 from gateway.events import ChatKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import SLASH, translate
 from gateway.installation import load_entry_points
-from gateway.intake import Intake
 from gateway.ports.access import ChatOverride
 from gateway.ports.channel import EventOrigin, PlatformEvent, ReplyPolicies, ReplyPolicy
 from gateway.ports.journal import Job
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from channels.web.adapter import WebChannel
     from channels.web.frame_channel import ConsoleChannel
     from gateway.app.runtime import Runtime
-    from gateway.store.sql_store import SqlStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,23 +178,17 @@ _READY_INTERVAL = timedelta(seconds=1)  # until a channel is connected to its pl
 _STORE_RETRY = timedelta(seconds=5)
 
 
-@dataclass(slots=True, eq=False)
 class QuarantineRetrier:
     """Retries struck events once, and notifies the senders of events that were set aside."""
 
-    intake: Intake
-    store: SqlStore
-    channels: Mapping[str, Channel]
-    _: KW_ONLY
-    judge: AdmissionJudge
-    language: Callable[[SessionKey], str]
-    now: Callable[[], datetime]
+    def __init__(self, app: Runtime) -> None:
+        self._app = app
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tell_senders(), name="quarantine notices")
-            for name in self.intake.quarantine.struck_names:
+            for name in self._app.quarantine.struck_names:
                 tasks.create_task(self._try_again(name), name="second try")
 
     async def replay(self, name: str) -> bool:
@@ -205,10 +196,10 @@ class QuarantineRetrier:
 
         Raises UserError if the channel cannot take it now, and errors of handling it.
         """
-        return await self.intake.quarantine.replay(name, self._replay)
+        return await self._app.quarantine.replay(name, self._replay)
 
     async def _replay(self, event: PlatformEvent) -> None:
-        channel = self.channels.get(event.channel)
+        channel = self._app.channels.get(event.channel)
         if not isinstance(channel, SupportsReplay):
             raise UserError(f"no running channel {event.channel} can replay events")
         if not channel.is_ready():
@@ -217,7 +208,7 @@ class QuarantineRetrier:
 
     async def _try_again(self, name: str) -> None:
         """Hand a struck event over, unless its platform brought it first."""
-        channel = self.channels.get(name.rpartition("-")[0])
+        channel = self._app.channels.get(name.rpartition("-")[0])
         while channel is not None and not channel.is_ready():  # noqa: ASYNC110 - a channel rings no event
             await asyncio.sleep(_READY_INTERVAL.total_seconds())
         try:
@@ -229,12 +220,12 @@ class QuarantineRetrier:
             log.error("quarantine.second_try_failed", name=name, reason=type(error).__name__)  # noqa: TRY400
 
     async def _tell_senders(self) -> None:
-        quarantine = self.intake.quarantine
+        quarantine = self._app.quarantine
         while True:
             await quarantine.news.wait()
             quarantine.news.clear()
             for name, channel, origin in await quarantine.list_unnotified():
-                if origin is not None and channel in self.channels:
+                if origin is not None and channel in self._app.channels:
                     await self._tell(name, channel, origin)
                 with suppress(OSError):
                     await quarantine.mark_notified(name)
@@ -248,23 +239,23 @@ class QuarantineRetrier:
             message_id=origin.message_id,
             sender=Sender(id=origin.sender),
             text="",
-            sent_at=self.now(),
+            sent_at=self._app.now(),
             chat_kind=kind,
             guild=origin.guild,
             is_addressed=True,
         )
-        if not isinstance(self.judge(unread), Admitted):
+        if not isinstance(self._app.judge(unread), Admitted):
             return
-        notice = Job(id=f"quarantine:{name}", kind="", scope="", payload={}, due_at=self.now())
+        notice = Job(id=f"quarantine:{name}", kind="", scope="", payload={}, due_at=self._app.now())
         while True:
             try:
-                session = await self.store.journal.session(key)
+                session = await self._app.store.journal.session(key)
                 await send_job_report(
-                    self.store.records,
+                    self._app.store.records,
                     replace(notice, scope=session.scope),
                     session,
-                    translate("queue.set_aside", self.language(key)),
-                    at=self.now(),
+                    translate("queue.set_aside", self._app.locales.language(key)),
+                    at=self._app.now(),
                     reply_to=origin.message_id if kind is ChatKind.GROUP else "",
                     chat_kind=kind,
                 )

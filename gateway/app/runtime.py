@@ -44,7 +44,7 @@ from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
 from gateway.access.usage_caps import UsageCapTracker
 from gateway.alerts.alert_sources import ModelSource
-from gateway.app.access import AdmissionJudge, OwnerChats, has_lost_access, policies_of
+from gateway.app.access import AdmissionJudge, OwnerChats, policies_of
 from gateway.app.alerts import AlertServices, build_alerts
 from gateway.app.channels import (
     ConfiguredChannels,
@@ -268,14 +268,7 @@ class Runtime:
     @cached_property
     def quarantine_retrier(self) -> QuarantineRetrier:
         """Tries quarantined events again, and notifies their senders."""
-        return QuarantineRetrier(
-            self.intake,
-            self.store,
-            self.channels,
-            judge=self.judge,
-            language=self.locales.language,
-            now=self.now,
-        )
+        return QuarantineRetrier(self)
 
     @cached_property
     def caps(self) -> UsageCapTracker:
@@ -411,7 +404,7 @@ class Runtime:
         """Withdraws questions of senders who have lost access."""
         return LapsedQuestions(
             approvals=self.approvals,
-            has_lost_access=partial(has_lost_access, self.judge),
+            has_lost_access=self.judge.has_lost_access,
             journal=self.store.journal,
             records=self.store.records,
             language=self.locales.language,
@@ -463,7 +456,7 @@ class Runtime:
             records=self.store.records,
             preferences=self.store.people,
             language=self.locales.language,
-            has_lost_access=partial(has_lost_access, self.judge),
+            has_lost_access=self.judge.has_lost_access,
             zone=self.locales.zone,
             open_chat=self.memory.stored_conversations.open_for_notice,
             now=self.now,

@@ -31,7 +31,7 @@ from agent.turns.turn_replay import TurnReplayer
 from agent.workers.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.admission import Admitted
-from gateway.app.access import RoleResolver, may_be_read
+from gateway.app.access import RoleResolver
 from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.models import ModelFactory
 from gateway.app.recall import search_limitation
@@ -152,7 +152,7 @@ def build_turn_services(app: Runtime) -> TurnServices:
     assembler = PromptAssembler(
         ScopeMemory(memory.documents),
         files=attachments,
-        history=ChannelHistory(app.channels, admits=lambda message: may_be_read(app.judge, message)),
+        history=ChannelHistory(app.channels, admits=app.judge.may_be_read),
         auto_recall=AutoRecall(app.recall) if settings.memory.auto_recall else None,
         approvals=app.approvals,
         outbox=store.outbox,

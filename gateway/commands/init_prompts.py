@@ -19,9 +19,8 @@ from gateway.errors import SettingsError, UserError
 from gateway.home import make_private
 from gateway.ports.setup import Finding, FindingLevel
 from gateway.settings import InstalledPlugins, home_of
-from gateway.settings.error_messages import errors_by_path, explain_error
 from gateway.settings.setting_names import normalize_names
-from gateway.settings.setting_types import split_list
+from gateway.settings.setting_types import errors_by_path, explain_error, split_list
 from gateway.settings.sources import SettingLeaf, find_file, read_environment, read_file, read_secret_file, read_secrets
 from gateway.settings_writer import Path_, SettingChanges, SettingsFileWriter, Value, WrittenFile
 from gateway.text.text_units import strip_control_characters

@@ -239,7 +239,6 @@ def _judge_requests(status: Status) -> Iterator[Finding]:
 async def _count_orphaned_reminders(app: Runtime) -> Sequence[Mapping[str, Any]]:
     """Return ``{"who": "channel:user_id", "count": n}`` for each person who has reminders and no access."""
     from agent.reminders.reminder import REMIND, reminders_in
-    from gateway.app.access import has_lost_access
 
     now = app.now()
     found = [each for each in reminders_in(await app.store.jobs.pending_of(REMIND)) if not each.is_fired]
@@ -248,7 +247,7 @@ async def _count_orphaned_reminders(app: Runtime) -> Sequence[Mapping[str, Any]]
     for n, reminder in enumerate(found, 1):
         place = (str(reminder.key), reminder.by)
         if place not in verdicts:
-            verdicts[place] = has_lost_access(app.judge, reminder.message("", now, reminder.kind))
+            verdicts[place] = app.judge.has_lost_access(reminder.message("", now, reminder.kind))
         if verdicts[place]:
             counts[f"{reminder.key.channel}:{reminder.by}"] += 1
         if n % _AT_ONCE == 0:

@@ -20,7 +20,6 @@ from pydantic import Field
 from gateway.errors import SettingsError
 from gateway.events import SessionKey
 from gateway.ports.access import NO_OVERRIDE, CapOverrides, ChatOverride
-from gateway.settings.error_messages import error_line
 from gateway.settings.setting_types import (
     Dollars,
     FrozenModel,
@@ -30,6 +29,7 @@ from gateway.settings.setting_types import (
     ReplyIn,
     TextList,
     TimeZone,
+    error_line,
 )
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from gateway.net.addresses import hide_password
 from gateway.settings import sources
 from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins, entry_error
 from gateway.settings.chat_settings import ChatSettings, guild_in, is_block, read_soul
-from gateway.settings.error_messages import error_line, errors_by_path, explain_error
 from gateway.settings.setting_names import (
     Blocks,
     apply_rename,
@@ -28,6 +27,7 @@ from gateway.settings.setting_names import (
     resolve,
     suggest_name,
 )
+from gateway.settings.setting_types import error_line, errors_by_path, explain_error
 from gateway.settings.settings_model import Settings
 from gateway.settings.sources import SettingLeaf
 

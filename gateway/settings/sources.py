@@ -18,7 +18,7 @@ from pathlib import Path
 
 from gateway.errors import SettingsError
 from gateway.installation import ownership_hint
-from gateway.settings.error_messages import DuplicateKey
+from gateway.settings.setting_types import DuplicateKey
 
 PREFIX = "PARLOUR_"
 HOME = "PARLOUR_HOME"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import yaml
 
-from gateway.settings.error_messages import DuplicateKey
+from gateway.settings.setting_types import DuplicateKey
 
 
 class _PlainTextLoader(yaml.SafeLoader):

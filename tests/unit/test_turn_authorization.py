@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Decision, Rejected, RejectionReason, admit
-from gateway.app.access import RoleResolver, has_lost_access
+from gateway.app.access import RoleResolver
 from gateway.channel import Channel
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
@@ -133,7 +133,7 @@ LOST: dict[str, tuple[Decision, bool, bool]] = {  # the decision: lost without a
 def test_access_is_lost_where_no_role_can_admit(decision: Decision, *, alone: bool, in_server: bool) -> None:
     """In a server, a role that is not looked up may admit people whom no entry names; it lifts no block."""
     for guild, is_lost in (("", alone), ("5", in_server)):
-        assert has_lost_access(FixedJudge(lambda _: decision), replace(MESSAGE, guild=guild)) is is_lost
+        assert FixedJudge(lambda _: decision).has_lost_access(replace(MESSAGE, guild=guild)) is is_lost
 
 
 async def test_nobody_is_asked_without_need() -> None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.admission import Admitted, admit, policy_of
-from gateway.app.access import may_be_read
 from gateway.channel import SupportsHistory
 from gateway.channel_reader import ChannelHistory
 from gateway.events import InboundMessage
@@ -97,10 +96,7 @@ async def test_only_admitted_people_are_quoted() -> None:
         server.say(ROOM, EVE, "from elsewhere", quiet=True)
         server.say(ROOM, "U0APP", "from an app", quiet=True, bot_id="B0APP")
         call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
-
-        def admits(message: InboundMessage) -> bool:
-            return may_be_read(FixedJudge(lambda each: admit(each, policy)), message)
-
+        admits = FixedJudge(lambda each: admit(each, policy)).may_be_read
         said = await ChannelHistory({"slack": up.channel}, admits=admits).messages_before(call, since=None)
         assert [each.text for each in said] == ["from a member"]
         assert len(await up.channel.messages_before(call, since=None, limit=50)) == 4
