@@ -14,8 +14,14 @@ from agent.base.disk import Disk, save_corrupt
 from agent.base.file_facts import TAINTED, UNTRUSTED
 from agent.base.scopes import scope_folder, transcript_path
 from agent.base.transcript_lines import encode, parse_time
-from agent.importers.import_data import ImportedSession, ImportReportItem, Message
-from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
+from agent.importers.import_data import (
+    ImportedSession,
+    ImportLedger,
+    ImportLedgers,
+    ImportReportItem,
+    ItemDigests,
+    Message,
+)
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, short_id
 from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord

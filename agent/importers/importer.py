@@ -23,9 +23,11 @@ from agent.importers.import_data import (
     ImportedDocument,
     ImportedHistory,
     ImportedSession,
+    ImportLedger,
+    ImportLedgers,
     ImportReportItem,
+    ItemDigests,
 )
-from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
 from agent.memory.documents.scope_documents import IMPORTED
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse

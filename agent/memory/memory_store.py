@@ -32,7 +32,6 @@ from agent.memory.editing.three_way_merge import three_way
 from agent.memory.history.folder_store import (
     FileDocumentStore,
     FolderHistory,
-    HistoryLog,
     hold_unowned,
     is_mirrored,
     require_unowned,
@@ -81,8 +80,8 @@ class MemoryStore:
         if not is_mirrored(self._workspace):
             self._disk.make_folder(self.memory_dir)
         self._documents = FileDocumentStore(Path(workspace), disk=self._disk)
-        self._history = HistoryLog(self.memory_dir, self._disk, now=lambda: now().astimezone(ZoneInfo(zone)))
-        history = FolderHistory(self._history, self.memory_dir, self._disk)
+        history = FolderHistory(self._workspace, self._disk, now=lambda: now().astimezone(ZoneInfo(zone)))
+        self._history = history
         archive = MemoryArchive(max_chars=budget, history=history, now=now)
         self._consolidator = Consolidator(
             home=Path(workspace),
@@ -137,7 +136,9 @@ class MemoryStore:
         with hold_unowned(self._workspace):
             now = self._now()
             made = entry_id(f"{content} {now.isoformat()}", 0, self._disk.size(self.history_file) or 0)
-            self._history.append(HistoryEntry(timestamp=self._time(now), content=content, origin="owner", entry=made))
+            self._history.append_now(
+                HistoryEntry(timestamp=self._time(now), content=content, origin="owner", entry=made)
+            )
 
     def get_memory_context(self) -> str:
         """Return MEMORY.md under a heading, for a system prompt, or an empty string if it is empty."""

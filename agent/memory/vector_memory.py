@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from agent.base.disk import read_text
-from agent.memory.history.folder_store import is_mirrored, open_folder
+from agent.memory.history.folder_store import FolderHistory, is_mirrored
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import SeedProfile
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
@@ -46,7 +46,7 @@ class VectorMemoryManager:
             documents=RecallEngine(embedder=embedder, seed=seed),
             read_document=lambda path: read_text(path.read_bytes()),
             zone=lambda _: zone,
-            history=open_folder(self.workspace),
+            history=FolderHistory(self.workspace),
             options=RecallOptions(
                 interval=0,  # no background job looks for changed documents, so each search does
                 cut=partial(_cut, seed),

@@ -46,12 +46,16 @@ from agent.memory.prompt.due_jobs import (
 from agent.memory.storage.messages import KeepPolicy, MessageReader
 from agent.memory.storage.stored_sessions import StoredSessions
 from agent.memory.update.consolidator import Consolidator
-from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
+from agent.memory.update.conversation_updates import (
+    ConversationPrompt,
+    FlushPrompt,
+    RawArchivePrompt,
+    SessionNotePrompt,
+)
 from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamService
 from agent.memory.update.dream_phases import DREAM_JOBS
 from agent.memory.update.dreamer import Dreamer, DreamSchedule
 from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS, MemoryUpdates, UpdateContext, UpdatePrompt
-from agent.memory.update.note_updates import FlushPrompt, SessionNotePrompt
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import (
     DELETION_JOBS,

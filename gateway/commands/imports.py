@@ -16,7 +16,7 @@ from agent.base.disk import Disk
 from agent.base.scopes import SHARED, ScopeNames, chat_scope
 from agent.importers import SYSTEMS
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
-from agent.importers.import_ledger import ImportLedgers
+from agent.importers.import_data import ImportLedgers
 from agent.importers.importer import MemoryImporter
 from gateway.app.runtime import Runtime, resolve_recipient
 from gateway.commands.operation_commands import print_json

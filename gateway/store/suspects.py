@@ -69,7 +69,6 @@ _TRIED = "SELECT seq, key FROM inbox WHERE ended_at IS NULL AND crashes != 0"
 _FREE_CONTROLS = "UPDATE inbox SET turn = '' WHERE state = 'control' AND ended_at IS NULL AND turn != ''"
 _ACQUIT = "UPDATE inbox SET attempts = attempts - 1 WHERE seq = ? AND +ended_at IS NULL AND attempts > 0"
 _FORGET_CRASHES = "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0 AND attempts = 0"
-AT_CLOSE = (_FORGET_CRASHES, _FREE_CONTROLS)  # of the open rows each, once per process
 _LOST_JOBS = sql("leased != 0 AND worker NOT IN", LISTED_WORKERS)
 _KILLED_JOBS = sql(
     "SELECT seq, id, kind, attempts, due_at FROM job WHERE", _LOST_JOBS, "ORDER BY attempts, due_at, seq"

@@ -26,9 +26,13 @@ from agent.memory.prompt.due_jobs import (
 )
 from agent.memory.storage.messages import MessageRange, MessageReader
 from agent.memory.update.consolidator import Consolidator
-from agent.memory.update.conversation_updates import ConversationPrompt, RawArchivePrompt
+from agent.memory.update.conversation_updates import (
+    ConversationPrompt,
+    FlushPrompt,
+    RawArchivePrompt,
+    SessionNotePrompt,
+)
 from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS, MemoryUpdates, UpdateContext, UpdatePrompt
-from agent.memory.update.note_updates import FlushPrompt, SessionNotePrompt
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, MessageOutcome, SessionRow, TurnRecord

@@ -40,7 +40,7 @@ from agent.memory.history.history_files import (
     read_files,
 )
 from gateway.errors import HomeInUse
-from gateway.ports.journal import Line, TurnRecord
+from gateway.ports.journal import TurnRecord
 from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
@@ -71,139 +71,29 @@ _OURS = 256
 _DERIVED = (CURSOR, DREAM_CURSOR, HISTORY_MD)
 
 
-class HistoryLog:
-    """The history of one scope, in its folder `memory/`. Every method blocks; call it in a thread.
-
-    Several processes may use it at once. The first access imports an older system's HISTORY.md.
-    """
-
-    def __init__(self, folder: Path, disk: Disk | None = None, *, now: Callable[[], datetime] = utc_now) -> None:
-        self._folder = folder
-        self._disk = disk or Disk()
-        self._now = now
-
-    def append(self, *entries: HistoryEntry) -> tuple[HistoryEntry, ...]:
-        """Store the entries, each id once, and return them as stored. Durable on return; raises OSError.
-
-        The summary of messages that were kept raw replaces the text of their entry, whose cursor and time stay.
-        Cursors only grow and are never reused. HISTORY.md is updated too; if that fails, the next append repairs it.
-        """
-        return self._change(partial(_append, entries=entries))
-
-    def after(self, cursor: int, limit: int | None = None) -> tuple[HistoryEntry, ...]:
-        """Return at most *limit* entries after *cursor*, the oldest first."""
-        entries = [entry for raw in self._load().entries if (entry := read_entry(raw)) and entry.cursor > cursor]
-        return tuple(entries[:limit])
-
-    def find(self, entry: str) -> HistoryEntry | None:
-        """Return the entry with this id, or None."""
-        return next((each for each in self.after(0) if each.entry == entry), None) if entry else None
-
-    def keep_raw(self, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
-        """Append messages that no model could summarise to the raw archive, and *entry* to the history.
-
-        Idempotent by the id of *entry*, which names the range of the messages. Raises OSError.
-        """
-
-        def keep(history: ScopeHistory) -> tuple[ScopeHistory, HistoryEntry]:
-            if all((decode(raw) or {}).get("entry") != entry.entry for raw in history.raws):
-                history = replace(history, raws=(*history.raws, *encode_raw(entry, messages)))
-            history, (stored,) = _append(history, (replace(entry, raw=RAW_JSONL),))
-            return history, stored
-
-        return self._change(keep)
-
-    def raw_messages(self, entry: str) -> list[Line]:
-        """Return the messages that the raw archive holds for this entry."""
-        lines = map(decode, self._load().raws)
-        return [line["message"] for line in lines if line and line.get("entry") == entry and line.get("message")]
-
-    @property
-    def dream_cursor(self) -> int:
-        """The cursor of the last entry that Dream has processed."""
-        return self._load().dream_cursor
-
-    @dream_cursor.setter
-    def dream_cursor(self, cursor: int) -> None:
-        self._change(lambda history: (replace(history, dream_cursor=max(cursor, history.dream_cursor)), None))
-
-    def _load(self) -> ScopeHistory:
-        if is_legacy(self._folder, self._disk):
-            with self._disk.lock(self._folder / LOCK):
-                import_legacy(self._folder, self._disk, self._now())
-        return read_files(self._folder, self._disk)
-
-    def _change(self, update: Callable[[ScopeHistory], tuple[ScopeHistory, T]]) -> T:
-        with self._disk.lock(self._folder / LOCK):
-            import_legacy(self._folder, self._disk, self._now())
-            before = read_files(self._folder, self._disk)
-            after, result = update(before)
-            self._write(printed_files(before), printed_files(after))
-        return result
-
-    def _write(self, before: dict[str, bytes], after: dict[str, bytes]) -> None:
-        for name in (RAW_JSONL, HISTORY_JSONL):  # the archive first: an entry says that it has the messages
-            _, _, torn = (self._disk.load(self._folder / name) or b"").rpartition(b"\n")
-            if torn:
-                save_corrupt(self._disk, self._folder / name, [torn])
-            self._put(name, after.get(name, b""))
-        try:
-            for name in _DERIVED:
-                current = self._disk.load(self._folder / name) or b""
-                is_edited = current != before.get(name) and not after.get(name, b"").startswith(current)
-                if name == HISTORY_MD and is_edited:
-                    digest = hashlib.sha256(current).hexdigest()[:8]
-                    self._disk.replace(self._folder / f"{name}.edited-{digest}", current)
-                self._put(name, after.get(name, b""))
-        except OSError as error:  # the record itself is safe, and the next change writes these again
-            log.warning("history.markdown_failed", error=error.strerror)
-
-    def _put(self, name: str, data: bytes) -> None:
-        path, current = self._folder / name, self._disk.load(self._folder / name) or b""
-        if current and data.startswith(current) and name not in (CURSOR, DREAM_CURSOR):
-            if data != current:
-                self._disk.append(path, data[len(current) :])
-        elif data != current:
-            self._disk.replace(path, data)
-
-
-def _append(history: ScopeHistory, entries: Sequence[HistoryEntry]) -> tuple[ScopeHistory, tuple[HistoryEntry, ...]]:
-    lines = list(history.entries)
-    known = {entry.entry: n for n, raw in enumerate(lines) if (entry := read_entry(raw)) and entry.entry}
-    cursor = max([history.cursor, history.dream_cursor, *map(cursor_of, lines[-1:])])
-    stored: list[HistoryEntry] = []
-    for each in entries:
-        n = known.get(each.entry) if each.entry else None
-        there = read_entry(lines[n]) if n is not None else None
-        if n is None or there is None:
-            cursor += 1
-            stored.append(replace(each, cursor=cursor))
-            if each.entry:
-                known[each.entry] = len(lines)
-            lines.append(encode_entry(stored[-1]))
-        elif there.raw and not each.raw:
-            stored.append(replace(each, cursor=there.cursor, timestamp=there.timestamp))
-            lines[n] = encode_entry(stored[-1])
-        else:
-            stored.append(there)
-    return replace(history, entries=tuple(lines), cursor=cursor), tuple(stored)
-
-
 class FolderHistory:
     """Implements `HistoryStore` over a workspace's `memory/`, which is its only scope.
 
-    Raises OSError, and HomeInUse for a write in a folder that a gateway has the memory of.
+    Several processes may use it at once. The first access imports an older system's HISTORY.md. Raises OSError, and
+    HomeInUse for a write in a folder that a gateway has the memory of.
     """
 
-    def __init__(self, log: HistoryLog, folder: Path, disk: Disk) -> None:
-        self._log = log
-        self._folder = folder
-        self._disk = disk
+    def __init__(self, workspace: Path, disk: Disk | None = None, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._folder = Path(workspace) / "memory"
+        self._disk = disk or Disk()
+        self._now = now
+
+    def append_now(self, *entries: HistoryEntry) -> tuple[HistoryEntry, ...]:
+        """Store the entries, each id once, and return them as stored. Blocks; durable on return.
+
+        HISTORY.md is updated too; if that fails, the next append repairs it.
+        """
+        return self._change(partial(_append, entries=entries))
 
     async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:  # noqa: ARG002
         """Store the entries."""
         require_unowned(self._folder.parent)
-        return await asyncio.to_thread(self._log.append, *entries)
+        return await asyncio.to_thread(self.append_now, *entries)
 
     async def keep_raw(
         self,
@@ -214,16 +104,24 @@ class FolderHistory:
         pointer: TurnRecord | None = None,  # noqa: ARG002
     ) -> HistoryEntry:
         """Store messages without a summary; a session's file has its pointer."""
-        require_unowned(self._folder.parent)
-        return await asyncio.to_thread(self._log.keep_raw, entry, messages)
 
-    async def find(self, scope: str, entry: str) -> HistoryEntry | None:  # noqa: ARG002
+        def keep(history: ScopeHistory) -> tuple[ScopeHistory, HistoryEntry]:
+            if all((decode(raw) or {}).get("entry") != entry.entry for raw in history.raws):
+                history = replace(history, raws=(*history.raws, *encode_raw(entry, messages)))
+            history, (stored,) = _append(history, (replace(entry, raw=RAW_JSONL),))
+            return history, stored
+
+        require_unowned(self._folder.parent)
+        return await asyncio.to_thread(self._change, keep)
+
+    async def find(self, scope: str, entry: str) -> HistoryEntry | None:
         """Return an entry by its id."""
-        return await asyncio.to_thread(self._log.find, entry)
+        return next((each for each in await self.after(scope) if each.entry == entry), None) if entry else None
 
     async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:  # noqa: ARG002
         """Return the entries after a cursor."""
-        return await asyncio.to_thread(self._log.after, cursor, limit)
+        entries = map(read_entry, (await asyncio.to_thread(self._load)).entries)
+        return [entry for entry in entries if entry is not None and entry.cursor > cursor][:limit]
 
     async def revs(self, scope: str) -> HistoryRevs:
         """Return sizes, times and inodes of the files."""
@@ -283,6 +181,67 @@ class FolderHistory:
         record = decode(self._disk.load(self._folder / MARK_FILES[kind]) or b"{}") or {}
         return {name: text for name, text in record.items() if isinstance(text, str)}
 
+    def _load(self) -> ScopeHistory:
+        if is_legacy(self._folder, self._disk):
+            with self._disk.lock(self._folder / LOCK):
+                import_legacy(self._folder, self._disk, self._now())
+        return read_files(self._folder, self._disk)
+
+    def _change(self, update: Callable[[ScopeHistory], tuple[ScopeHistory, T]]) -> T:
+        with self._disk.lock(self._folder / LOCK):
+            import_legacy(self._folder, self._disk, self._now())
+            before = read_files(self._folder, self._disk)
+            after, result = update(before)
+            self._print(printed_files(before), printed_files(after))
+        return result
+
+    def _print(self, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+        for name in (RAW_JSONL, HISTORY_JSONL):  # the archive first: an entry says that it has the messages
+            _, _, torn = (self._disk.load(self._folder / name) or b"").rpartition(b"\n")
+            if torn:
+                save_corrupt(self._disk, self._folder / name, [torn])
+            self._put(name, after.get(name, b""))
+        try:
+            for name in _DERIVED:
+                current = self._disk.load(self._folder / name) or b""
+                is_edited = current != before.get(name) and not after.get(name, b"").startswith(current)
+                if name == HISTORY_MD and is_edited:
+                    digest = hashlib.sha256(current).hexdigest()[:8]
+                    self._disk.replace(self._folder / f"{name}.edited-{digest}", current)
+                self._put(name, after.get(name, b""))
+        except OSError as error:  # the record itself is safe, and the next change writes these again
+            log.warning("history.markdown_failed", error=error.strerror)
+
+    def _put(self, name: str, data: bytes) -> None:
+        path, current = self._folder / name, self._disk.load(self._folder / name) or b""
+        if current and data.startswith(current) and name not in (CURSOR, DREAM_CURSOR):
+            if data != current:
+                self._disk.append(path, data[len(current) :])
+        elif data != current:
+            self._disk.replace(path, data)
+
+
+def _append(history: ScopeHistory, entries: Sequence[HistoryEntry]) -> tuple[ScopeHistory, tuple[HistoryEntry, ...]]:
+    lines = list(history.entries)
+    known = {entry.entry: n for n, raw in enumerate(lines) if (entry := read_entry(raw)) and entry.entry}
+    cursor = max([history.cursor, history.dream_cursor, *map(cursor_of, lines[-1:])])
+    stored: list[HistoryEntry] = []
+    for each in entries:
+        n = known.get(each.entry) if each.entry else None
+        there = read_entry(lines[n]) if n is not None else None
+        if n is None or there is None:
+            cursor += 1
+            stored.append(replace(each, cursor=cursor))
+            if each.entry:
+                known[each.entry] = len(lines)
+            lines.append(encode_entry(stored[-1]))
+        elif there.raw and not each.raw:
+            stored.append(replace(each, cursor=there.cursor, timestamp=there.timestamp))
+            lines[n] = encode_entry(stored[-1])
+        else:
+            stored.append(there)
+    return replace(history, entries=tuple(lines), cursor=cursor), tuple(stored)
+
 
 def _rev(path: Path) -> str:
     try:
@@ -290,12 +249,6 @@ def _rev(path: Path) -> str:
     except FileNotFoundError:
         return ""
     return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-
-
-def open_folder(workspace: Path, disk: Disk | None = None) -> FolderHistory:
-    """Return the history in the `memory/` of a workspace."""
-    folder = Path(workspace) / "memory"
-    return FolderHistory(HistoryLog(folder, disk), folder, disk or Disk())
 
 
 # -- documents ----------------------------------------------------------------------------------------

@@ -24,9 +24,7 @@ from agent.base.scopes import list_scopes, scope_folder
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage
-from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
-from agent.memory.search.search_unit import UnitSource, chunk_markdown, name_speaker
-from agent.memory.search.sources.scope_source import (
+from agent.memory.search.scope_source import (
     Cut,
     DocumentSource,
     ScopeSource,
@@ -34,6 +32,8 @@ from agent.memory.search.sources.scope_source import (
     lines_around,
     read_surroundings,
 )
+from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
+from agent.memory.search.search_unit import UnitSource, chunk_markdown, name_speaker
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import HistoryStore, ScopeHead

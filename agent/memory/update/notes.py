@@ -33,7 +33,7 @@ from agent.llm.model_calls import (
     read_call,
     tool_attempts,
 )
-from agent.memory.history.folder_store import open_folder, require_unowned
+from agent.memory.history.folder_store import FolderHistory, require_unowned
 from agent.memory.storage.messages import Message, conversation, strip_untrusted
 from gateway.ports.memory import HistoryStore, MarkKind, NoteChange
 
@@ -115,7 +115,7 @@ class NoteWriter:
         """*history* has the notes of *scope*; without it, the files of the workspace have them."""
         self.memory_dir = Path(workspace) / "memory"
         self._own_folder = Path(workspace) if history is None else None
-        self._history = history or open_folder(Path(workspace), disk)
+        self._history = history or FolderHistory(Path(workspace), disk)
         self._scope = scope
         self.provider = provider
         self.model = model

@@ -192,7 +192,8 @@ _PARAMETERS = ("SCAN CONSTANT ROW", "SCAN k", "SCAN json_each VIRTUAL TABLE INDE
 _WHOLE = (
     "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL",
     # At close.
-    *suspects.AT_CLOSE,
+    suspects._FORGET_CRASHES,
+    suspects._FREE_CONTROLS,
     session_queue.RECOVER_ROWS,
     session_queue.RECOVER_LANES,
     suspects.FREE_JOBS,

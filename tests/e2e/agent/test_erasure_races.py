@@ -20,13 +20,13 @@ from agent.llm.scripted_model import ScriptEntry
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.erasure import purge_jobs
-from agent.memory.history.folder_store import HistoryLog
 from gateway.ports.memory import FORGET, PURGE, HistoryEntry
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, wait_until_purged
 from tests.fakes.canaries import ASCII, CYRILLIC, where
 from tests.fakes.documents import edit_by_hand, stored_changes
 from tests.fakes.held_model import HeldModel, HeldScriptModel, calls, results
+from tests.fakes.history_log import HistoryLog
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 

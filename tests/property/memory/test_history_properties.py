@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from agent.base.disk import Disk
 from agent.base.transcript_lines import decode, encode
-from agent.memory.history.folder_store import HistoryLog
 from agent.memory.history.history_files import LOCK, format_entry, printed_files, read_files
 from gateway.ports.memory import HistoryEntry, MarkKind, ScopeHistory, StoredNote
 from gateway.text.json_lines import encode_entry
+from tests.fakes.history_log import HistoryLog
 from tests.fakes.memory import SCOPE
 from tests.fakes.store import open_inline_store
 

@@ -15,8 +15,7 @@ from agent.base.disk import Disk
 from agent.base.transcript_lines import kind_of
 from agent.importers import SYSTEMS
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
-from agent.importers.import_data import ImportReportItem
-from agent.importers.import_ledger import ImportLedgers
+from agent.importers.import_data import ImportLedgers, ImportReportItem
 from agent.importers.importer import MemoryImporter
 from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_file_writer import DocumentFileWriter

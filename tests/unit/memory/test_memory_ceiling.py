@@ -13,7 +13,7 @@ import pytest
 from agent.memory import MemoryStore, Session
 from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.editing.memory_archive import MemoryArchive
-from agent.memory.history.folder_store import FileDocumentStore, open_folder
+from agent.memory.history.folder_store import FileDocumentStore, FolderHistory
 from agent.memory.search.search_hits import SearchHit
 from agent.tools.tool import ScopedRecall
 from agent.turns.turn_memory import TurnMemoryTools
@@ -78,7 +78,7 @@ async def test_five_thousand_messages_leave_memory_within_its_limit(tmp_path: Pa
 
 async def test_lines_go_with_their_headings_and_items_with_what_is_nested_in_them(tmp_path: Path) -> None:
     """The archive can be read by itself, and an emptied section leaves no heading behind."""
-    archive = MemoryArchive(max_chars=LIMIT, history=open_folder(tmp_path / "people" / "a"), now=lambda: START)
+    archive = MemoryArchive(max_chars=LIMIT, history=FolderHistory(tmp_path / "people" / "a"), now=lambda: START)
     documents = FileDocumentStore(tmp_path, fit=archive.fit)
     filler = "".join(f"- filler number {n} with a few words\n" for n in range(45))
     text = f"# Garden\n\n- roses:\n  - red ones\n  - white ones\n\n# House\n\n{filler}"
@@ -106,7 +106,7 @@ async def test_killed_at_any_write_no_line_is_lost(tmp_path: Path, at: int) -> N
     await FileDocumentStore(tmp_path).write("people/a", "MEMORY.md", text, was="", why="t")
     disk = FaultyDisk(at=at, error=ProcessCrash())
     for each in (disk, LooseDisk()):
-        history = open_folder(tmp_path / "people" / "a", each)
+        history = FolderHistory(tmp_path / "people" / "a", each)
         archive = MemoryArchive(max_chars=LIMIT, history=history, now=lambda: START)
         documents = FileDocumentStore(tmp_path, fit=archive.fit, disk=each)
         now = await documents.read("people/a", "MEMORY.md")
@@ -126,7 +126,7 @@ async def test_killed_at_any_write_no_line_is_lost(tmp_path: Path, at: int) -> N
 async def test_a_line_that_a_search_returned_yesterday_stays(tmp_path: Path, is_searched: bool) -> None:
     """The oldest line moves first, unless `memory_search` returned it for an answer; archives keep no words of it."""
     clock = SteppedClock()
-    archive = MemoryArchive(max_chars=LIMIT, history=open_folder(tmp_path / "people" / "a"), now=clock)
+    archive = MemoryArchive(max_chars=LIMIT, history=FolderHistory(tmp_path / "people" / "a"), now=clock)
     documents = FileDocumentStore(tmp_path, fit=archive.fit)
     old = "- The zeppelin of uncle Gregor landed in Friedrichshafen"
     text = f"{old}\n" + "".join(f"- fact number {n} with a few words\n" for n in range(50))
@@ -148,7 +148,7 @@ async def test_a_line_that_a_search_returned_yesterday_stays(tmp_path: Path, is_
 
 async def test_the_record_of_use_is_small_and_forgets_with_the_line(tmp_path: Path) -> None:
     """It holds fingerprints, never words, a limited number of them, and none of a line that was erased."""
-    archive = MemoryArchive(max_chars=LIMIT, history=open_folder(tmp_path / "people" / "a"), now=lambda: START)
+    archive = MemoryArchive(max_chars=LIMIT, history=FolderHistory(tmp_path / "people" / "a"), now=lambda: START)
     documents = FileDocumentStore(tmp_path, fit=archive.fit)
     folder = tmp_path / "people" / "a" / "memory"
     old = "- The zeppelin of uncle Gregor landed in Friedrichshafen"

@@ -10,12 +10,12 @@ import pytest
 from agent.base.disk import Disk
 from agent.base.transcript_lines import encode
 from agent.memory.adoption import adopt_histories
-from agent.memory.history.folder_store import HistoryLog
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import printed_files, read_files
 from gateway.ports.access import ScopeMove
 from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange, ScopeHistory
 from tests.fakes.histories import SyncHistory
+from tests.fakes.history_log import HistoryLog
 from tests.fakes.memory import SCOPE, START, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
 
 OTHER = "people/telegram%3a43"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.history.folder_store import HistoryLog
 from gateway.ports.memory import HistoryEntry
+from tests.fakes.history_log import HistoryLog
 from tests.fakes.memory import START, CountingDisk, FaultyDisk
 
 
@@ -192,14 +192,3 @@ def test_raw_messages_are_kept_once_and_the_history_says_so(tmp_path: Path) -> N
     assert [line["message"] for line in lines] == messages
     assert [(line["entry"], line["i"]) for line in lines] == [(stored.entry, 10), (stored.entry, 11)]
     assert contents(tmp_path) == ["[raw] 2 messages"]
-
-
-def test_dream_reads_on_from_where_it_was(tmp_path: Path) -> None:
-    """Its cursor is durable, and never goes back."""
-    history = log(tmp_path)
-    assert history.dream_cursor == 0
-    history.append(entry(1), entry(2))
-    history.dream_cursor = 2
-    history.dream_cursor = 1
-    assert log(tmp_path).dream_cursor == 2
-    assert (tmp_path / ".dream_cursor").read_text() == "2\n"

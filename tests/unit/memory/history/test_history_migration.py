@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.history.folder_store import HistoryLog
 from gateway.ports.memory import HistoryEntry
+from tests.fakes.history_log import HistoryLog
 from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 
 OLD = """# History

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import forgotten_line
+from agent.memory.search.scope_source import SESSIONS, ScopeSource, TranscriptSource, lines_around
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
-from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, TranscriptSource, lines_around
 from gateway.events import SessionKey
 from gateway.ports.journal import TurnRecord
 from gateway.ports.memory import HistoryEntry

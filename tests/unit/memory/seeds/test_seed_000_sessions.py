@@ -9,8 +9,8 @@ from typing import Any
 
 from agent.base.scopes import scope_folder
 from agent.memory import Session, SessionManager
-from agent.memory.history.folder_store import HistoryLog
 from gateway.ports.memory import HistoryEntry
+from tests.fakes.history_log import HistoryLog
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import CountingDisk
 from tests.fakes.other_bots import write

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from agent.memory import MemoryStore
-from agent.memory.history.folder_store import HistoryLog
 from gateway.ports.memory import HistoryEntry
+from tests.fakes.history_log import HistoryLog
 
 LINE = (
     '{"cursor": 42, "timestamp": "2026-04-03 00:02", '

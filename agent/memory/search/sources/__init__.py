@@ -1,1 +1,0 @@
-"""Sources of search units: conversations by message, documents by paragraph."""
