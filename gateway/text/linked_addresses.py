@@ -185,7 +185,8 @@ class _InlineRestriction:
 def _spans(text: str, links: Links, *, is_code: bool = False) -> list[tuple[int, int]]:
     """Return where the addresses stand in *text* that are not in *links*; in code, those that say they are one."""
     spans: list[tuple[int, int]] = []
-    hosts = {re.split("[/?#]", each, maxsplit=1)[0].rpartition("@")[2] for each in links}
+    # Some signs that may stand behind a host are encoded in a comparable address.
+    hosts = {re.split("[/?#]", each, maxsplit=1)[0].rpartition("@")[2].partition("%")[0] for each in links}
     for run in _RUN.finditer(text):
         word = run[0]
         if is_code and "//" not in word and "www." not in word.lower():
