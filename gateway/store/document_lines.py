@@ -57,11 +57,18 @@ def compare_lines(
     text: str,
     number: int,
     dead: Sequence[DocumentLine] = (),
+    undone: int | None = None,
 ) -> LineDiff:
     """Return the change *number* from the lines *before*, in order, to *text*.
 
-    *dead* are removed lines that come back if *text* has them, the likeliest first.
+    If it undoes the change *undone*, lines of *dead*, which were removed, come back where *text* has them.
     """
+    if undone is not None:
+        then = sorted((each for each in (*before, *dead) if each.is_alive(undone - 1)), key=lambda each: each.place)
+        if join_lines(then) == text:  # exactly as before: of equal lines, those that were there
+            revived = tuple(DocumentLine(each.line, each.place, each.text, number) for each in then if each.removed)
+            return LineDiff(tuple(each for each in before if not each.is_alive(undone - 1)), revived)
+        dead = sorted(dead, key=lambda each: (each.removed != undone, -(each.removed or 0)))
     after = split_lines(text)
     head = 0
     while head < min(len(before), len(after)) and before[head].text == after[head]:
@@ -112,8 +119,7 @@ def build_lines(states: Iterable[DocumentState], first: int) -> dict[str, list[D
                 continue
             before, past = alive.get(name, []), lines.setdefault(name, [])
             undone = numbers.get(state.change.undoes) if state.change.undoes else None
-            dead = revived_lines(past, undone) if undone is not None else ()
-            change = compare_lines(before, text, number, dead)
+            change = compare_lines(before, text, number, past if undone is not None else (), undone)
             gone = {each.line for each in change.removed}
             past += [_removed(each, number) for each in before if each.line in gone]
             kept = [each for each in before if each.line not in gone]
@@ -122,12 +128,6 @@ def build_lines(states: Iterable[DocumentState], first: int) -> dict[str, list[D
     for name, each in alive.items():
         lines[name] += each
     return lines
-
-
-def revived_lines(lines: Sequence[DocumentLine], undone: int) -> list[DocumentLine]:
-    """Return the removed ones of *lines*, those first that the change *undone* removed, then the latest."""
-    dead = [each for each in lines if each.removed is not None]
-    return sorted(dead, key=lambda each: (each.removed != undone, -(each.removed or 0)))
 
 
 class _Identities:

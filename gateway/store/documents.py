@@ -37,7 +37,6 @@ from gateway.store.document_lines import (
     build_lines,
     compare_lines,
     join_lines,
-    revived_lines,
 )
 from gateway.store.engine import StoreEngine
 from gateway.store.erased_words import ErasedWords, ErasureRunning, check_erasures, clear_texts, erasure_ids_of
@@ -448,12 +447,7 @@ def _compare(
     before: Mapping[str, _StoredDocument], texts: Mapping[str, str], undone: int | None
 ) -> dict[str, LineDiff]:
     """Return the change of each document; its number is not known yet."""
-    return {
-        name: compare_lines(
-            before[name].lines, text, 0, revived_lines(before[name].dead, undone) if undone is not None else ()
-        )
-        for name, text in texts.items()
-    }
+    return {name: compare_lines(before[name].lines, text, 0, before[name].dead, undone) for name, text in texts.items()}
 
 
 def _store_beside(

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.ports.memory import DocumentChange, DocumentState
@@ -87,6 +87,7 @@ def test_a_line_that_moves_or_comes_back_is_the_same_line() -> None:
 
 @settings(max_examples=100)
 @given(st.lists(st.lists(LINES, max_size=8).map("\n".join), min_size=2, max_size=5))
+@example(["\n- tea\n", "- tea\n\n- tea"])  # an equal line came before
 def test_an_undone_change_leaves_every_line_as_it_was(texts: list[str]) -> None:
     """Each line that the change removed has its identity again."""
     texts = [texts[n] for n in range(len(texts)) if n == 0 or texts[n] != texts[n - 1]]
