@@ -17,10 +17,9 @@ import typer
 
 from gateway.control import Line
 from gateway.control.gateway_client import connect
-from gateway.control.registry import OPERATIONS, CommandArgument, OperationDeclaration
+from gateway.control.registry import OPERATIONS, CommandArgument, OperationDeclaration, Show
 from gateway.errors import UserError
 from gateway.home import Home, is_home
-from gateway.installation import with_operator_commands
 from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings, secret_values
 from gateway.text.text_units import strip_control_characters
@@ -59,15 +58,13 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
             yield line
 
 
-def print_lines(lines: Sequence[Line], as_json: bool, format_row: Callable[[Line], str], *, empty: str = "") -> None:
-    """Print one row per line, formatted by *format_row*, or *empty* without any; or JSON."""
+def print_lines(lines: Sequence[Line], as_json: bool, show: Show, arguments: Line) -> None:
+    """Print the rows of *lines*, or JSON."""
     if as_json:
         print_json(lines)
         return
-    if empty and not lines:
-        typer.echo(with_operator_commands(empty))
-    for line in lines:
-        typer.echo(strip_control_characters(format_row(line)))
+    for row in show(lines, arguments):
+        typer.echo(strip_control_characters(row))
 
 
 def print_json(lines: Iterable[Mapping[str, Any]]) -> None:
@@ -144,10 +141,7 @@ def _run_command(rule: OperationDeclaration, values: Mapping[str, Any], as_json:
             return
         typer.confirm(ask.question, abort=True, err=as_json)
     lines = call_operation(rule.name, arguments)
-    if as_json:
-        print_json(lines)
-    elif rule.show is not None:
-        for row in rule.show(lines, arguments):
-            typer.echo(strip_control_characters(row))
+    if rule.show is not None:
+        print_lines(lines, as_json, rule.show, arguments)
     if code := rule.exit_code(lines):
         raise typer.Exit(code)

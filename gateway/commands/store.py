@@ -20,6 +20,7 @@ import typer
 
 from gateway.commands.operation_commands import call_operation, print_json, print_lines
 from gateway.control import Line
+from gateway.control.registry import rows
 from gateway.durable_files import sync_folder
 from gateway.errors import SettingsError, UserError
 from gateway.home import STAGING, Home, is_held, make_private
@@ -228,7 +229,7 @@ def _row(line: Line) -> str:
 def show_workers(*, as_json: bool) -> None:
     """Print one row per worker, the oldest first."""
     settings = load_settings(os.environ)
-    print_lines(_workers(settings), as_json, _worker_row, empty="no gateway is running")
+    print_lines(_workers(settings), as_json, rows(_worker_row, empty="no gateway is running"), {})
 
 
 def _workers(settings: Settings) -> list[Line]:

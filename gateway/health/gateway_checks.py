@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.store_watcher import DEADLINE, one_line
 
 if TYPE_CHECKING:
+    from gateway.alerts.monitor import Source
     from gateway.app.runtime import Runtime
     from gateway.store.alerts import Alert
     from gateway.store.database import Database
@@ -300,8 +301,10 @@ def _judge_refusals(status: Status) -> Iterator[Finding]:
             yield ok(line, "unheard")
 
 
-def _wrong_logins(app: Runtime) -> Mapping[str, int]:
-    return {page.name: page.wrong_codes for page in app.chat_pages}
+def _bursts(
+    cause: str, line: str, counts: Callable[[Runtime], Mapping[str, int]], *, many: int = _GUESSES
+) -> Callable[[Runtime, str], Source]:
+    return lambda app, _: BurstSource(cause, line, partial(counts, app), app.now, many=many)
 
 
 # -- alerts and stops --------------------------------------------------------------------------------
@@ -416,9 +419,7 @@ CHECKS = (
         "unheard",
         read=_read_refusals,
         judge=_judge_refusals,
-        alert=lambda app, _: BurstSource(
-            "strangers", "alerts.strangers", lambda: app.unknown_senders.unanswered, app.now, many=1
-        ),
+        alert=_bursts("strangers", "alerts.strangers", lambda app: app.unknown_senders.unanswered, many=1),
     ),
     HealthCheck("alerts", fetch=fetch_alerts, read_stored=_stored_alerts, judge=_judge_alerts),
     HealthCheck("depth", in_chat=True, fetch=lambda app: app.store.journal.depth()),
@@ -438,16 +439,11 @@ CHECKS = (
     ),
     HealthCheck(
         "login codes",
-        alert=lambda app, _: BurstSource(
-            "login-codes", "alerts.login_codes", partial(_wrong_logins, app), app.now, many=_GUESSES
+        alert=_bursts(
+            "login-codes", "alerts.login_codes", lambda app: {page.name: page.wrong_codes for page in app.chat_pages}
         ),
     ),
-    HealthCheck(
-        "owner codes",
-        alert=lambda app, _: BurstSource(
-            "owner-codes", "alerts.owner_codes", lambda: app.owner_claims.wrong, app.now, many=_GUESSES
-        ),
-    ),
+    HealthCheck("owner codes", alert=_bursts("owner-codes", "alerts.owner_codes", lambda app: app.owner_claims.wrong)),
     HealthCheck(
         "quarantine",
         check_quarantine,
