@@ -31,7 +31,7 @@ from gateway.settings.setting_names import known_paths, normalize_names
 from gateway.settings.setting_types import LEFT_OUT
 from gateway.settings.sources import FILE_NAMES, SettingLeaf, read_file, read_text
 from gateway.store.inspection import count_people, count_turns
-from gateway.store.sqlite.closed_journal import read_journal
+from gateway.store.sqlite.schema import read_journal
 
 if TYPE_CHECKING:
     import tarfile

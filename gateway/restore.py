@@ -31,7 +31,7 @@ from gateway.journal_file import OpenChoice, accept_store, journal_fault
 from gateway.ports.journal import SessionRow
 from gateway.settings.sources import FILE_NAMES
 from gateway.store.adoption import OpenWork
-from gateway.store.sqlite.closed_journal import mark_adopted
+from gateway.store.sqlite.schema import mark_adopted
 
 _STRANGE = "it contains names that no backup has"
 _VERIFYING = ".verifying-"

@@ -57,7 +57,7 @@ from gateway.store.file_copies import set_bytes_aside
 from gateway.store.history import load_history
 from gateway.store.inspection import count_turns, owed_erasures
 from gateway.store.session_queue import ALL
-from gateway.store.sqlite.closed_journal import mark_adopted
+from gateway.store.sqlite.schema import mark_adopted
 from gateway.text.text_units import strip_control_characters
 
 # The cache of what the database has goes with the memory, so that all of it is fetched.

@@ -31,7 +31,7 @@ from gateway.settings import Settings, load_settings
 from gateway.store.earlier_files import has_files
 from gateway.store.file_copies import LargeFile, fetch_bytes, large_files, set_bytes_aside
 from gateway.store.objects import open_objects
-from gateway.store.sqlite.closed_journal import read_journal, seal
+from gateway.store.sqlite.schema import read_journal, seal
 from gateway.store.workers import DEAD_AFTER, WorkerIdentity, WorkerStatus, list_workers
 from gateway.text.text_units import strip_control_characters
 

@@ -12,7 +12,7 @@ from gateway.ports.journal import SessionRow
 from gateway.store.database import Database
 from gateway.store.inspection import read_identity
 from gateway.store.session_queue import list_sessions
-from gateway.store.sqlite.closed_journal import read_journal
+from gateway.store.sqlite.schema import read_journal
 
 T = TypeVar("T")
 

@@ -17,8 +17,7 @@ from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import connection as sqlite_connection
 from gateway.store.sqlite import open_store, schema
-from gateway.store.sqlite.connection import CHECKPOINT, SqliteConnection
-from gateway.store.sqlite.unused_bytes import logged_pages
+from gateway.store.sqlite.connection import CHECKPOINT, SqliteConnection, logged_pages
 from tests.fakes.earlier_tables import create_file
 
 ROOM = SessionKey("pocket", "room")

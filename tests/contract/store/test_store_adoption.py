@@ -13,7 +13,7 @@ from gateway.store.adoption import OpenWork
 from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
-from gateway.store.sqlite.closed_journal import mark_adopted
+from gateway.store.sqlite.schema import mark_adopted
 from tests.fakes.store import kill
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, next_delivery, parts_of, receipt, said
 
