@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import structlog
 
 from gateway.access.access_control import AccessRoster
 from gateway.access.pairing_service import OwnerAddress
-from gateway.access.refusal_log import RefusalLog
-from gateway.access.unknown_senders import ChatApprovals
 from gateway.admission import (
     AdmissionPolicy,
     Admitted,
@@ -27,12 +24,13 @@ from gateway.admission import (
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.channel import Channel, SupportsSenderLookup
 from gateway.errors import ParlourError
-from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
+from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.access import AccessListing, MessageContext
 from gateway.ports.journal import InboxRow, SessionRow, is_set_by_person
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
+    from gateway.app.runtime import Runtime
     from gateway.store.account_links import SqlAccountLinks
     from gateway.store.records import SqlTurnRecords
 
@@ -58,37 +56,35 @@ def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, Admis
     } | {extra.name: extra.policy for extra in plugins.channels}
 
 
-@dataclass(slots=True, eq=False)
 class AdmissionJudge:
-    """The admission decision for all channels: the settings' entries and the owners' decisions since.
+    """The admission decision for all channels: the settings' entries and the owners' decisions since."""
 
-    *context_of* returns the facts of messages that come without; rejections are noted in *refusals*.
-    """
-
-    roster: AccessRoster
-    approvals: ChatApprovals
-    context_of: Callable[[InboundMessage], MessageContext]
-    refusals: RefusalLog
-    now: Callable[[], datetime]
+    def __init__(self, app: Runtime) -> None:
+        self._app = app
 
     def __call__(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
         """Return the decision without logging it."""
-        context = context or self.context_of(message)
+        context = context or self._app.context_of(message)
         channel, overrides = message.key.channel, context.overrides
-        policy = self.roster.policies.get(channel) or AdmissionPolicy(channel=channel)
+        policy = self._app.roster.policies.get(channel) or AdmissionPolicy(channel=channel)
         if overrides.group_policy is not None:
             selector = overrides.said_by["group_policy"]
             policy = replace(policy, group_policy=GroupPolicy(overrides.group_policy), decided_for=selector)
         users = [each.user for each in context.linked]
-        decision = admit(message, policy, self.roster.facts(message, users))
-        return decision if isinstance(decision, Admitted) else self.approvals.question_text(message, decision)
+        decision = admit(message, policy, self._app.roster.facts(message, users))
+        return decision if isinstance(decision, Admitted) else self._app.chat_approvals.question_text(message, decision)
 
     def decide(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
         """Return the decision, and note a rejection, so that `parlour why` can explain it."""
         decision = self(message, context)
         if isinstance(decision, Rejected):
-            self.refusals.note(message, decision, self.now())
+            self._app.refusals.note(message, decision, self._app.now())
         return decision
+
+    def role(self, message: InboundMessage, context: MessageContext | None = None) -> Role | None:
+        """Return the role of the sender; None if they are not admitted."""
+        decision = self(message, context)
+        return decision.role if isinstance(decision, Admitted) else None
 
     def may_be_read(self, message: InboundMessage) -> bool:
         """Return True if *message*, which was not addressed to the bot, may be context: its sender is admitted."""

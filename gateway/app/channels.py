@@ -14,7 +14,6 @@ import structlog
 from starlette.routing import BaseRoute
 
 from agent.memory.jobs.job_runner import send_job_report
-from gateway.admission import Admitted
 from gateway.app.console import GatewayPersonPanels, is_console_owner
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.channel import Channel, ChannelContext, ChannelPlugin, SupportsCommandPrefix, SupportsReplay
@@ -161,8 +160,7 @@ def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str
     message = InboundMessage(
         key=key, message_id="", sender=Sender(id=user), text="", sent_at=app.now(), is_addressed=True
     )
-    decision = app.judge(message)
-    role = decision.role if isinstance(decision, Admitted) else Role.MEMBER
+    role = app.judge.role(message) or Role.MEMBER
     has_one_memory = app.settings.memory.isolation == "shared"
     return [
         each.name
@@ -244,7 +242,7 @@ class QuarantineRetrier:
             guild=origin.guild,
             is_addressed=True,
         )
-        if not isinstance(self._app.judge(unread), Admitted):
+        if self._app.judge.role(unread) is None:
             return
         notice = Job(id=f"quarantine:{name}", kind="", scope="", payload={}, due_at=self._app.now())
         while True:

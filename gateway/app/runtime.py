@@ -163,7 +163,7 @@ class Runtime:
     @cached_property
     def judge(self) -> AdmissionJudge:
         """The admission decision."""
-        return AdmissionJudge(self.roster, self.chat_approvals, self.context_of, self.refusals, self.now)
+        return AdmissionJudge(self)
 
     @cached_property
     def access_control(self) -> AccessControlService:
@@ -301,7 +301,7 @@ class Runtime:
     @cached_property
     def usage_recorder(self) -> JournalUsageRecorder:
         """Stores every model call."""
-        return JournalUsageRecorder(self.store, self.token_budget, self.caps, self.meter, self.now)
+        return JournalUsageRecorder(self)
 
     @cached_property
     def session_files(self) -> SessionFileWriter:

@@ -30,19 +30,17 @@ from agent.turns.turn_memory import TurnMemoryTools
 from agent.turns.turn_replay import TurnReplayer
 from agent.workers.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
-from gateway.admission import Admitted
 from gateway.app.access import RoleResolver
 from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.models import ModelFactory
 from gateway.app.recall import search_limitation
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
 from gateway.errors import StoreUnavailable
-from gateway.events import InboundMessage, Role, SessionKey
+from gateway.events import SessionKey
 from gateway.health.gateway_checks import read_status
 from gateway.installation import program_version
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.operations import call_from_chat
-from gateway.ports.access import MessageContext
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE
 from gateway.web.server import browser_address
@@ -60,10 +58,6 @@ def build_replayer(app: Runtime) -> TurnReplayer:
     memory, unrecorded = app.memory, UnrecordedCalls()
     models = ModelFactory(app.settings, app.plugins, unrecorded, unrecorded, now=app.now)
 
-    def role_of(message: InboundMessage, facts: MessageContext) -> Role | None:
-        decision = app.judge(message, facts)
-        return decision.role if isinstance(decision, Admitted) else None
-
     return TurnReplayer(
         loop=app.turn_services.loop,
         reviewer=CallReviewer(
@@ -77,7 +71,7 @@ def build_replayer(app: Runtime) -> TurnReplayer:
         files=app.store.files,
         profiles=app.profiles,
         context_of=app.context_of,
-        role_of=role_of,
+        role_of=app.judge.role,
         language=app.locales.language,
         zone=app.locales.zone,
         window=app.settings.agents.defaults.memory_window,

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Price, TokenUsage, estimate
-from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.access_control import PersonQuotas
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
 from gateway.ports.access import CapKind, CappedSender, Release, micro_dollars
 from gateway.ports.journal import UsageRow
-from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
-    from gateway.store.sql_store import SqlStore
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +73,6 @@ def _micros(usd: float | None) -> int | None:
     return None if usd is None else micro_dollars(usd)
 
 
-@dataclass(slots=True, eq=False)
 class JournalUsageRecorder:
     """Implements `agent.llm.model_client.UsageRecorder` over the journal, the caps and the background budget.
 
@@ -86,29 +80,26 @@ class JournalUsageRecorder:
     however it ends.
     """
 
-    store: SqlStore
-    token_budget: TokenBudget
-    caps: UsageCapTracker
-    meter: MetricsRecorder
-    now: Callable[[], datetime]
-    unpriced_models: set[str] = field(default_factory=set, init=False)  # called under a cap in money, without a price
-    _run: str = field(default_factory=lambda: secrets.token_hex(4), init=False)  # call ids of two runs differ
-    _numbers: count[int] = field(default_factory=lambda: count(1), init=False)
+    def __init__(self, app: Runtime) -> None:
+        self._app = app
+        self.unpriced_models: set[str] = set()  # called under a cap in money, without a price
+        self._run = secrets.token_hex(4)  # call ids of two runs differ
+        self._numbers = count(1)
 
     async def begin_call(self, request: ChatRequest, model: str, price: Price | None = None) -> JournalCallRecord:
         """Open a call; raises CapReached when it exceeds a cap of the person who waits for it."""
         weight = request.weight or estimate(request).input
         tokens = TokenUsage(weight, request.max_tokens or ANSWER_TOKENS)
-        if not (request.purpose in COUNTED and self.caps.has_cost_cap(request.turn)):
+        if not (request.purpose in COUNTED and self._app.caps.has_cost_cap(request.turn)):
             price = None
         elif request.purpose == _ANSWER and (price is None or price(tokens) is None):
             self._note_unpriced(model)
         cost = price(tokens) if price is not None else None
         release: Release = _release_nothing
         if request.purpose in COUNTED:
-            release = await self.caps.reserve(request.turn, tokens.input + tokens.output, micro_dollars(cost or 0))
+            release = await self._app.caps.reserve(request.turn, tokens.input + tokens.output, micro_dollars(cost or 0))
         row = self._row(request, model, weight, cost)  # counted after a kill, like the tokens
-        self.store.journal.calling(row)
+        self._app.store.journal.calling(row)
         return JournalCallRecord(self, row, release, price)
 
     def _note_unpriced(self, model: str) -> None:
@@ -132,9 +123,9 @@ class JournalUsageRecorder:
             tokens_out=0,
             tokens_cached=0,
             cost=cost,
-            at=self.now(),
+            at=self._app.now(),
             call=f"{self._run}.{next(self._numbers)}",
-            is_own=self.caps.is_own(request.turn),
+            is_own=self._app.caps.is_own(request.turn),
         )
 
     def close(
@@ -155,7 +146,7 @@ class JournalUsageRecorder:
         total = tokens.input + tokens.output
         if cost is None and total and price is not None:
             cost = price(tokens)
-        self.caps.spend(
+        self._app.caps.spend(
             turn=row.turn,
             person=row.person,
             chat=row.chat,
@@ -163,13 +154,13 @@ class JournalUsageRecorder:
             tokens=total,
             cost=micro_dollars(cost or 0),
         )
-        self.token_budget.note(row.purpose, row.turn, total)
+        self._app.token_budget.note(row.purpose, row.turn, total)
         release()
         if cost:
-            self.meter.count("model_cost_dollars", cost)
+            self._app.meter.count("model_cost_dollars", cost)
         elif cost is None:
-            self.meter.count("model_unpriced")
-        self.store.journal.spend(
+            self._app.meter.count("model_unpriced")
+        self._app.store.journal.spend(
             UsageRow(
                 turn=row.turn,
                 person=row.person,
@@ -180,7 +171,7 @@ class JournalUsageRecorder:
                 tokens_out=tokens.output,
                 tokens_cached=tokens.cached,
                 cost=cost,
-                at=self.now(),
+                at=self._app.now(),
                 call=row.call,
                 is_own=row.is_own,
             )
