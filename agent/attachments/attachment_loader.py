@@ -1,19 +1,25 @@
-"""Files that came with messages: fetched when their turn begins, stored in the scope, read as far as they can be."""
+"""Files that came with messages: fetched when their turn begins, stored in the scope, read as far as they can be.
+
+The conversation holds references to pictures, and requests have the same bytes each time.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import base64
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from cachetools import LRUCache
 
-from agent.attachments.document_reader import ExtractedText, SandboxedReader
-from agent.attachments.file_types import detect_kind
+from agent.attachments.document_reader import ExtractedText, SandboxedReader, detect_kind
 from agent.attachments.transcription import LitellmTranscriber, UsageAttribution
-from agent.base.file_facts import UNTRUSTED, Fact, clean, fact_of
+from agent.base.file_facts import PICTURE, UNTRUSTED, Fact, clean, fact_of
 from agent.base.locks import KeyLocks
+from agent.base.scopes import rebase_reference
 from agent.base.task_group import task_group
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
@@ -21,6 +27,7 @@ from gateway.events import Attachment, SessionKey
 if TYPE_CHECKING:
     from gateway.channel_reader import ChannelAttachmentFetcher
     from gateway.store.attachment_store import AttachmentStore
+
 
 log = structlog.get_logger(__name__)
 
@@ -162,3 +169,62 @@ def _within(facts: Sequence[dict[str, Any]], chars: int) -> list[dict[str, Any]]
                 fact["failed"] = "not read: the files before it were long enough"
         kept.append(fact)
     return kept
+
+
+# -- pictures in requests --------------------------------------------------------------------------
+
+MOST_BYTES = 32 << 20  # of encoded pictures kept in memory, all chats together
+_GONE = {"type": "text", "text": "(the picture is not kept here any more)"}
+
+Message = Mapping[str, Any]
+
+
+class ImageInliner:
+    """Replaces a message's picture references by their bytes. Recently used bytes are cached."""
+
+    def __init__(self, blobs: AttachmentStore, *, most_bytes: int = MOST_BYTES) -> None:
+        self._blobs = blobs
+        self._kept: LRUCache[str, str] = LRUCache(most_bytes, getsizeof=len)
+
+    async def inline(self, messages: Sequence[Message], scope: str) -> Sequence[Message]:
+        """Return *messages* with every picture of *scope* as a data URL; those without any are returned as they are."""
+        if not any(isinstance(each.get("content"), list) for each in messages):
+            return messages
+        return [await self._inline_message(each, scope) for each in messages]
+
+    async def _inline_message(self, message: Message, scope: str) -> Message:
+        content = message.get("content")
+        if not isinstance(content, list):
+            return message
+        return {**message, "content": [await self._part(part, scope) for part in content]}
+
+    async def _part(self, part: Any, scope: str) -> Any:
+        address = _address(part)
+        if not address.startswith(PICTURE):
+            return part
+        media_type, _, reference = address.removeprefix(PICTURE).partition(";")
+        # A reference comes out of a transcript, which people can edit, and may name the scope that the transcript
+        # stood in before two accounts were linked: it is looked for in this scope alone.
+        url = await self._url(media_type, rebase_reference(scope, reference))
+        return {"type": "image_url", "image_url": {"url": url}} if url else _GONE
+
+    async def _url(self, media_type: str, reference: str) -> str | None:
+        if (known := self._kept.get(reference)) is not None:
+            return known
+        try:
+            data = await self._blobs.get(reference)
+        except (OSError, ValueError):
+            return None
+        if data is None:
+            return None
+        url = await asyncio.to_thread(lambda: f"data:{media_type};base64,{base64.b64encode(data).decode()}")
+        with suppress(ValueError):  # larger than the whole cache
+            self._kept[reference] = url
+        return url
+
+
+def _address(part: Any) -> str:
+    if not isinstance(part, Mapping) or part.get("type") != "image_url":
+        return ""
+    image = part.get("image_url")
+    return str(image.get("url", "")) if isinstance(image, Mapping) else ""

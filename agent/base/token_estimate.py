@@ -1,7 +1,7 @@
 """Token estimates without a tokenizer, in time linear in the text.
 
 Four bytes of UTF-8 count as one token. The difference to a provider's own counts is corrected by a factor that is
-learned from them (agent/llm/context_windows.py).
+learned from them (agent/llm/model_abilities.py).
 """
 
 from __future__ import annotations

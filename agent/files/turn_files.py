@@ -14,8 +14,7 @@ from zoneinfo import ZoneInfo
 import structlog
 from cachetools import LRUCache
 
-from agent.attachments.document_reader import ExtractedText, SandboxedReader
-from agent.attachments.file_types import detect_kind
+from agent.attachments.document_reader import ExtractedText, SandboxedReader, detect_kind
 from agent.base.file_facts import Fact, format_size
 from agent.base.scopes import rebase_reference
 from agent.files.file_workspace import (

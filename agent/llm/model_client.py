@@ -25,8 +25,7 @@ from agent.llm.chat_model import (
     estimate,
     usage_of_error,
 )
-from agent.llm.context_windows import ContextWindows
-from agent.llm.model_abilities import CALLS_AS_TEXT, LearnedModels, is_comparable, reduce_request
+from agent.llm.model_abilities import CALLS_AS_TEXT, ContextWindows, LearnedModels, is_comparable, reduce_request
 from agent.llm.request_messages import lacks_data
 from gateway.backoff import exponential_delay
 from gateway.errors import (

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from agent.llm.answer_text import find_written_calls
 from agent.llm.chat_model import (
     ChatReply,
     ChatRequest,
@@ -27,7 +28,6 @@ from agent.llm.completion_stream import AnswerClock, error_in_body
 from agent.llm.provider_errors import map_provider_error
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import CACHED_PURPOSE, outgoing, without_pictures
-from agent.llm.written_calls import find_written_calls
 from gateway.errors import (
     EmptyModelReply,
     FailureCause,

@@ -9,8 +9,7 @@ from agent.base.file_facts import fence_text, format_size
 from agent.files.file_workspace import FileChange
 from agent.files.outgoing_files import can_load, is_medium
 from agent.files.turn_files import FileEntry, WriteMode
-from agent.tools.sources import LONGEST_RESULT
-from agent.tools.tool import AskRule, CallFacts, ToolContext, ToolKind, tool
+from agent.tools.tool import LONGEST_RESULT, AskRule, CallFacts, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 
 _MOST_LISTED = 200

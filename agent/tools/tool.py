@@ -3,14 +3,15 @@
     @tool("Keep a fact for later conversations.", kind=ToolKind.KEEP)
     async def remember(context: ToolContext, fact: Annotated[str, "one sentence"]) -> str: ...
 
-The schema a model sees and the check of its arguments both come from the signature, computed once.
+The schema a model sees and the check of its arguments both come from the signature, computed once. The sources
+of a result are stored with its line, and listed below the answer as links.
 """
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -23,14 +24,57 @@ from agent.files.turn_files import TurnFiles
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.reminders.reminder_access import ReminderAccess
-from agent.tools.sources import ToolResult
 from gateway.errors import NothingHappened as NothingHappened
-from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
+from gateway.events import AnswerSource, ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.journal import Job, Line
+from gateway.text.message_text import LONGEST_TITLE, MOST_SOURCES, is_source_address
 
 if TYPE_CHECKING:
     from agent.files.outgoing_files import BoundFileSender
     from agent.memory.search.scope_recall import ScopeRecall
+
+
+LONGEST_RESULT = 1_000_000  # bytes of a result's text
+
+
+def encode_sources(sources: Iterable[AnswerSource]) -> Sequence[Mapping[str, str]]:
+    """Return *sources* for a transcript line; other addresses than http and https are left out."""
+    kept = [{"url": each.url, "title": each.title[:LONGEST_TITLE]} for each in sources if is_source_address(each.url)]
+    return kept[:MOST_SOURCES]
+
+
+def collect_sources(lines: Iterable[Line]) -> tuple[AnswerSource, ...]:
+    """Return the sources of the results among a turn's *lines*, each address once."""
+    found = {str(each.get("url", "")): str(each.get("title", "")) for line in lines for each in line.get("sources", ())}
+    kept = [AnswerSource(url, title[:LONGEST_TITLE]) for url, title in found.items() if is_source_address(url)]
+    return tuple(kept[:MOST_SOURCES])
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFile:
+    """A file that a result brings to the person, with the answer."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ResultPicture:
+    """A picture that a result brings to the model; it is not sent to the person."""
+
+    source: str  # whose it is, such as a host
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """The result of a tool that returns more than a text."""
+
+    text: str
+    files: Sequence[ResultFile] = ()
+    picture: ResultPicture | None = None
+    sources: Sequence[AnswerSource] = ()
+    is_error: bool = False
 
 
 # Results that the program writes in a tool's place; transcripts hold them as they are.

@@ -22,16 +22,19 @@ from agent.base.one_line import show_json
 from agent.base.token_estimate import estimate_messages
 from agent.llm.chat_model import ToolCall
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
-from agent.tools.sources import LONGEST_RESULT, ResultFile, ResultPicture, ToolResult
 from agent.tools.tool import (
+    LONGEST_RESULT,
     OUTCOME_UNKNOWN,
     STOPPED_RUNNING,
     AskRule,
     CallFacts,
     ResultContent,
+    ResultFile,
+    ResultPicture,
     Tool,
     ToolContext,
     ToolKind,
+    ToolResult,
 )
 from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema
 from gateway.errors import NothingHappened, SettingsError, ToolFailed

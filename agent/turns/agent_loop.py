@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
-from agent.attachments.image_inliner import ImageInliner
+from agent.attachments.attachment_loader import ImageInliner
 from agent.base.file_facts import format_size
 from agent.base.task_group import task_group
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall
 from agent.tools.rights import RefusalRule
-from agent.tools.sources import ResultFile, ResultPicture, encode_sources
-from agent.tools.tool import ScopedRecall, ToolContext, ToolKind
+from agent.tools.tool import ResultFile, ResultPicture, ScopedRecall, ToolContext, ToolKind, encode_sources
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turns.call_review import WAITING, CallResult

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import urlencode
 
-from agent.attachments.page_links import clean_link
+from agent.attachments.page_reader import clean_link
 from agent.base.file_facts import clean
 from agent.base.transcript_lines import decode
 from gateway.errors import SettingsError, ToolFailed

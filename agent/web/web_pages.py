@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 from cachetools import TTLCache
 
-from agent.attachments.document_reader import SandboxedReader
-from agent.attachments.file_types import detect_kind
+from agent.attachments.document_reader import SandboxedReader, detect_kind
 from agent.base.file_facts import format_size
 from gateway.errors import FileUnavailable, ToolFailed
 

@@ -14,8 +14,17 @@ from urllib.parse import urlsplit
 
 from agent.base.file_facts import UNTRUSTED, fence_text
 from agent.base.transcript_lines import decode
-from agent.tools.sources import ResultPicture, ToolResult
-from agent.tools.tool import AskRule, CallFacts, ResultContent, Tool, ToolContext, ToolKind, tool
+from agent.tools.tool import (
+    AskRule,
+    CallFacts,
+    ResultContent,
+    ResultPicture,
+    Tool,
+    ToolContext,
+    ToolKind,
+    ToolResult,
+    tool,
+)
 from agent.web.search_engines import SearchAge, SearchEngine, clean_hits
 from agent.web.web_pages import WebPage, WebPages, find_passages
 from gateway.errors import ToolFailed

@@ -15,7 +15,7 @@ from agent.llm.chat_model import ReplyEnding
 from agent.memory.jobs.approval_questions import question_scope, short
 from agent.reminders.reminder import is_reminder
 from agent.tools.rights import RefusalRule
-from agent.tools.sources import collect_sources, encode_sources
+from agent.tools.tool import collect_sources, encode_sources
 from agent.tools.tool_questions import ToolQuestion, format_questions
 from agent.turns.agent_loop import LoopResult
 from agent.turns.prompt_assembly import speaker_fields

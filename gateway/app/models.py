@@ -8,12 +8,11 @@ from datetime import datetime
 from pathlib import Path
 
 from agent.llm.chat_model import ChatModel, ModelConfig
-from agent.llm.context_windows import ContextWindows, take_over_windows
 from agent.llm.litellm_model import close_litellm
-from agent.llm.model_abilities import LearnedModels
+from agent.llm.model_abilities import ContextWindows, LearnedModels, take_over_windows
 from agent.llm.model_client import ModelClient, UsageRecorder
 from agent.llm.model_registry import open_model
-from agent.llm.model_table import is_priced
+from agent.llm.openai_model import is_priced
 from agent.turns.chat_profiles import ModelCatalog
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.context import ExtraPlugins

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from agent.attachments.attachment_loader import AttachmentLoader
+from agent.attachments.attachment_loader import AttachmentLoader, ImageInliner
 from agent.attachments.document_reader import SandboxedReader
-from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
 from agent.commands.command_services import CommandServices, QueueService, UsageService
 from agent.files.file_workspace import ReceivedFiles

@@ -7,8 +7,7 @@ import json
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from agent.tools.sources import ToolResult
-from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
+from agent.tools.tool import ResultContent, ToolContext, ToolKind, ToolResult, tool
 from gateway.events import AnswerSource
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, send_text, take_pictures

@@ -84,7 +84,7 @@ PIECES += (
 BOUNDS: Mapping[str, int | None] = {
     "agent/llm/refusal_text.py": 8_000,  # MOST_CHARS
     "agent/llm/provider_refusals.py": 8_000,
-    "agent/llm/written_calls.py": 20_000,  # _MOST_CHARS
+    "agent/llm/answer_text.py": 20_000,  # _MOST_CHARS
     "agent/memory/conversations.py": 4_000,  # _LONGEST_TEXT
     "agent/memory/search/time_expressions.py": 2_000,  # LONGEST_QUERY
     "agent/memory/search/time_grammar.py": 30_000,  # LONGEST_QUERY, as encoded tokens
@@ -190,7 +190,7 @@ def built() -> Iterator[Found]:
 
 RUN_TIME = {  # functions that compile a pattern, and what they make it of
     "agent/turns/answer_links.py": "escaped addresses between two fixed sides",
-    "agent/llm/model_table.py": "an escaped name of a model, in the operator's table",
+    "agent/llm/openai_model.py": "an escaped name of a model, in the operator's table",
     "agent/memory/erasure/embedded_text.py": "letters of the words to erase",
     "agent/memory/erasure/phrase_matcher.py": "the escaped words to erase",
     "agent/memory/erasure/purge_jobs.py": "escaped ids",

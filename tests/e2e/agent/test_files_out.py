@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.tools.sources import ResultFile, ToolResult
-from agent.tools.tool import ToolContext, ToolKind, tool
+from agent.tools.tool import ResultFile, ToolContext, ToolKind, ToolResult, tool
 from gateway.delivery import turn_preview
 from tests.fakes.file_gateway import KEY, SCOPE, folders_with, open_gateway
 from tests.fakes.held_model import HeldScriptModel, calls, results

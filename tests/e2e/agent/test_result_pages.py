@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.tools.sources import LONGEST_RESULT, ToolResult
-from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
+from agent.tools.tool import LONGEST_RESULT, ResultContent, Tool, ToolContext, ToolKind, ToolResult, tool
 from agent.turns.result_pages import KEPT_FOR, MOST_RESULTS, ToolResultPages
 from agent.turns.turn_draft import StagedEffects
 from gateway.events import AnswerSource

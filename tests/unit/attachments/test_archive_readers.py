@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from agent.attachments import reader_process
-from agent.attachments.document_reader import ExtractedText, SandboxedReader
-from agent.attachments.file_types import decode_text, detect_kind
+from agent.attachments.document_reader import ExtractedText, SandboxedReader, decode_text, detect_kind
 from gateway.errors import FileUnavailable
 from tests.fakes import sample_files
 from tests.fakes.sample_archives import archive, epub, ods, text_cell, xlsx

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.attachments.file_types import decode_text, detect_kind
+from agent.attachments.document_reader import decode_text, detect_kind
 from agent.base.file_facts import (
     NAME_LENGTH,
     attachment_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.attachments.image_inliner import ImageInliner
+from agent.attachments.attachment_loader import ImageInliner
 from tests.fakes.web_services import FakeBlobs
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.attachments.document_reader import SandboxedReader
-from agent.attachments.page_links import clean_link
-from agent.attachments.page_reader import decode_page, read_page
+from agent.attachments.page_reader import clean_link, decode_page, read_page
 from gateway.errors import FileUnavailable
 from tests.fakes.web_pages import PAGES, word_f1
 

@@ -10,15 +10,15 @@ import pytest
 
 from agent.base.transcript_lines import format_time
 from agent.llm.chat_model import ModelConfig
-from agent.llm.context_windows import (
+from agent.llm.litellm_model import LitellmModel
+from agent.llm.model_abilities import (
     DEFAULT_WINDOW,
     SMALLEST_WINDOW,
     ContextWindows,
+    LearnedModels,
     PromptBudget,
     take_over_windows,
 )
-from agent.llm.litellm_model import LitellmModel
-from agent.llm.model_abilities import LearnedModels
 from agent.llm.model_client import ModelClient
 from agent.llm.provider_errors import context_limit
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.llm import model_table
+from agent.llm import openai_model
 from agent.llm.chat_model import TokenUsage
 from agent.llm.litellm_model import load_litellm
-from agent.llm.model_table import ModelFacts, read_model_facts
+from agent.llm.openai_model import ModelFacts, read_model_facts
 
 pytestmark = pytest.mark.xdist_group("litellm")
 PRICED = [(1_000, 500, 0), (1_000, 500, 300), (0, 7, 0), (272_000, 10, 5_000), (300_000, 1_000, 100_000)]
@@ -83,9 +83,9 @@ def test_an_unknown_model_has_no_facts(provider: str, model: str) -> None:
 def test_another_table_than_expected_is_no_table(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A release of litellm with a damaged file, another one or none costs prices, not answers."""
     spec = importlib.machinery.ModuleSpec("litellm", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(model_table, "find_spec", lambda _name: spec)
+    monkeypatch.setattr(openai_model, "find_spec", lambda _name: spec)
     assert read_model_facts("openai", "gpt-4o") == ModelFacts()
     (tmp_path / "model_prices_and_context_window_backup.json").write_text(text)
     assert read_model_facts("openai", "gpt-4o") == ModelFacts()
-    monkeypatch.setattr(model_table, "find_spec", lambda _name: None)
+    monkeypatch.setattr(openai_model, "find_spec", lambda _name: None)
     assert read_model_facts("openai", "gpt-4o") == ModelFacts()

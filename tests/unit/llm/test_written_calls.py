@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from agent.llm.answer_text import AnswerText
+from agent.llm.answer_text import AnswerText, find_written_calls
 from agent.llm.chat_model import WrittenCalls
-from agent.llm.written_calls import find_written_calls
 
 
 def find(text: str) -> WrittenCalls | None:

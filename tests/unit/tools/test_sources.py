@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.tools.sources import collect_sources, encode_sources
+from agent.tools.tool import collect_sources, encode_sources
 from gateway.events import AnswerSource
 from gateway.text.message_text import format_sources
 

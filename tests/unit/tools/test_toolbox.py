@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from agent.llm.chat_model import ToolCall
-from agent.tools.sources import LONGEST_RESULT
-from agent.tools.tool import AskRule, NothingHappened, ResultContent, ToolContext, ToolKind, tool
+from agent.tools.tool import LONGEST_RESULT, AskRule, NothingHappened, ResultContent, ToolContext, ToolKind, tool
 from agent.tools.toolbox import ABILITIES, RESULT_CHARS, LoopDetector, Toolbox, clean_result
 from gateway.errors import SettingsError, ToolFailed
 from tests.fakes.clock import VirtualClock
