@@ -16,7 +16,7 @@ from gateway.app.composition import open_app
 from gateway.app.runtime import Runtime
 from gateway.control import Line
 from gateway.control.registry import bind_group
-from gateway.errors import UserError
+from gateway.errors import StoreUnavailable, UserError
 from gateway.health import gateway_checks
 from gateway.health.checks import HealthCheck
 from gateway.operations.gateway import GatewayOperations, status_rows
@@ -85,19 +85,16 @@ FETCHED = [each for each in gateway_checks.CHECKS if each.fetch is not None]
 
 
 @pytest.mark.parametrize("check", FETCHED, ids=[each.name for each in FETCHED])
-async def test_a_part_that_hangs_is_unknown_and_hides_no_other(
+async def test_a_part_that_cannot_be_read_is_unknown_and_hides_no_other(
     app: Runtime, check: HealthCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its finding names it; the rest is known, and the store counts as writable."""
 
-    async def hang(_: Runtime) -> None:
-        await asyncio.Event().wait()
+    async def fail(_: Runtime) -> None:
+        raise StoreUnavailable("the table is gone")
 
-    checks = [replace(each, fetch=hang) if each is check else each for each in gateway_checks.CHECKS]
-    monkeypatch.setattr(gateway_checks, "DEADLINE", timedelta(milliseconds=50))
-    monkeypatch.setattr(gateway_checks, "CHECKS", checks)
-    line = await status(app)
-    assert line["unknown"] == {check.name: "it does not answer"}
+    line = await status_with(replace(check, fetch=fail), app, monkeypatch)
+    assert line["unknown"] == {check.name: "the table is gone"}
     assert line["store"] == {"writable": True}
     assert check.name not in line
     assert {each.name for each in FETCHED} - {check.name, "depth"} <= line.keys()
@@ -105,6 +102,24 @@ async def test_a_part_that_hangs_is_unknown_and_hides_no_other(
     words = f"{check.name.replace('_', ' ')}: unknown, the store could not be read"
     assert (found["level"], words in found["text"]) == ("WARN", True)
     assert any(found["text"] in row for row in status_rows([line], {}))
+
+
+async def test_a_part_that_hangs_is_unknown_after_the_deadline(app: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status comes without it."""
+
+    async def hang(_: Runtime) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(gateway_checks, "DEADLINE", timedelta(seconds=1))
+    line = await status_with(replace(FETCHED[0], fetch=hang), app, monkeypatch)
+    assert line["unknown"] == {FETCHED[0].name: "it does not answer"}
+
+
+async def status_with(check: HealthCheck, app: Runtime, monkeypatch: pytest.MonkeyPatch) -> Line:
+    """Return the status where *check* has taken the place of the one of its name."""
+    checks = [check if each.name == check.name else each for each in gateway_checks.CHECKS]
+    monkeypatch.setattr(gateway_checks, "CHECKS", checks)
+    return await status(app)
 
 
 def test_each_thing_of_a_gateway_is_checked_once() -> None:
