@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SETTLE = "remind-settle"  # the kind of jobs that note how a fired reminder ended
-REMINDER_JOBS = JobKind(name=REMIND, pace=JobPace.QUICK, erasure=JobErasure.OWN, export="reminders.jsonl")
-SETTLE_JOBS = JobKind(name=SETTLE, pace=JobPace.QUICK)
+REMINDER_JOBS = JobKind(
+    name=REMIND, pace=JobPace.QUICK, aliases=(SETTLE,), erasure=JobErasure.OWN, export="reminders.jsonl"
+)
 FAILED, REVOKED = "failed", "access"
 SILENT_AFTER = timedelta(days=30)
 _AT_ONCE = 4  # fired reminders that have not ended; others wait, so that messages of people are not held up
@@ -71,6 +72,10 @@ class ReminderJobs:
     meter: MetricsRecorder
     _in_flight: set[str] = field(default_factory=set)  # turns
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, job: Job) -> RetryJobLater | None:
+        """Fire a reminder that is due, or note how one has ended."""
+        return await (self.settle(job) if job.kind == SETTLE else self.fire(job))
 
     async def fire(self, job: Job) -> RetryJobLater | None:
         """Fire a reminder that is due, or put it off. Raises StoreUnavailable."""

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
 TOOL_QUESTION = "tool_question"
 TOOL_DENIAL = "tool_denial"
-QUESTION_JOBS = JobKind(name=TOOL_QUESTION, pace=JobPace.QUICK, erasure=JobErasure.ADMIN)
-DENIAL_JOBS = JobKind(name=TOOL_DENIAL, pace=JobPace.QUICK, erasure=JobErasure.ADMIN)
+QUESTION_JOBS = JobKind(name=TOOL_QUESTION, pace=JobPace.QUICK, aliases=(TOOL_DENIAL,), erasure=JobErasure.ADMIN)
 ALLOWED = "job:allowed/"  # of a question's id; the text is the question
 LONGEST_SHOWN = 1_500  # characters of arguments in the question: what cannot be shown in full is not asked
 LONGEST_ATTACHED = 20_000  # in a file with the question
@@ -406,10 +405,12 @@ class LapsedQuestions:
     now: Callable[[], datetime]
 
     async def lapse(self, job: Job) -> None:
-        """End a question, and say in its chat which calls did not run. Raises StoreUnavailable.
+        """End a denial; or a question, and say in its chat which calls did not run. Raises StoreUnavailable.
 
         Nothing is sent about the question of a person who has lost access.
         """
+        if job.kind == TOOL_DENIAL:  # the model did not read it in a day
+            return
         question = ToolQuestion(**job.payload)
         if await self.approvals.is_allowed(question):
             return  # by a press whose commit, which would have ended the question, is still to come
@@ -440,6 +441,3 @@ class LapsedQuestions:
             await self.approvals.end(found[1])
             self.approvals.count("not_shown")
         return translate("tools.not_shown", self.language(part.key))
-
-    async def end_denial(self, _: Job) -> None:
-        """End a denial that the model did not read in a day."""

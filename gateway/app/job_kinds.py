@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from agent.memory.account_links.account_linker import LINK_JOBS, UNLINK_JOBS
+from agent.memory.account_links.account_linker import LINK_JOBS
 from agent.memory.conversations import DELETION_OF_CONVERSATION_JOBS
 from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS
-from agent.memory.erasure.purge_jobs import FORGET_JOBS, FORGOTTEN_JOBS, PURGE_JOBS, SCRUB_JOBS
+from agent.memory.erasure.purge_jobs import FORGET_JOBS
 from agent.memory.erasure.retention import RETENTION_JOBS
 from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS
 from agent.memory.jobs.chat_edits import EDIT_JOBS
@@ -17,8 +17,8 @@ from agent.memory.privacy.export_jobs import EXPORT_JOBS
 from agent.memory.update.dream_phases import DREAM_JOBS
 from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS
 from agent.memory.versioning.message_deletions import DELETION_JOBS, UNINDEX_JOBS
-from agent.reminders.reminder_jobs import REMINDER_JOBS, SETTLE_JOBS
-from agent.tools.tool_questions import DECISION_JOBS, DENIAL_JOBS, QUESTION_JOBS
+from agent.reminders.reminder_jobs import REMINDER_JOBS
+from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS
 
 JOB_KINDS: Final = by_name(
     (
@@ -26,10 +26,8 @@ JOB_KINDS: Final = by_name(
         EDIT_JOBS,
         ASK_ERASURE_JOBS,
         QUESTION_JOBS,
-        DENIAL_JOBS,
         DECISION_JOBS,
         REMINDER_JOBS,
-        SETTLE_JOBS,
         UPDATE_JOBS,
         APPLY_JOBS,
         DREAM_JOBS,
@@ -37,13 +35,9 @@ JOB_KINDS: Final = by_name(
         UNINDEX_JOBS,
         DELETION_OF_CONVERSATION_JOBS,
         FORGET_JOBS,
-        FORGOTTEN_JOBS,
-        PURGE_JOBS,
-        SCRUB_JOBS,
         SCOPE_ERASURE_JOBS,
         RETENTION_JOBS,
         LINK_JOBS,
-        UNLINK_JOBS,
         EXPORT_JOBS,
     )
 )

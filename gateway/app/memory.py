@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent.base.disk import Disk
 from agent.base.scopes import person_of
 from agent.files.file_workspace import ScopeWorkspaces
-from agent.memory.account_links.account_linker import LINK_JOBS, UNLINK_JOBS, AccountLinker
+from agent.memory.account_links.account_linker import LINK_JOBS, AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handler
 from agent.memory.conversations import (
@@ -24,7 +24,7 @@ from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS, EraseService
-from agent.memory.erasure.purge_jobs import FORGET_JOBS, FORGOTTEN_JOBS, PURGE_JOBS, SCRUB_JOBS, PurgeJobs
+from agent.memory.erasure.purge_jobs import FORGET_JOBS, PurgeJobs
 from agent.memory.erasure.retention import RETENTION_JOBS, RetentionJob
 from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS, ScopeEraser
 from agent.memory.erasure.scope_files import ErasureStorage
@@ -63,8 +63,8 @@ from agent.memory.versioning.message_deletions import (
     DerivedDataFinder,
     MessageDeletionJobs,
 )
-from agent.reminders.reminder_jobs import REMINDER_JOBS, SETTLE_JOBS
-from agent.tools.tool_questions import DECISION_JOBS, DENIAL_JOBS, QUESTION_JOBS, StandingDecisions
+from agent.reminders.reminder_jobs import REMINDER_JOBS
+from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions
 from gateway.app.context import LOCAL_ACCOUNTS
 from gateway.app.job_kinds import JOB_KINDS
 from gateway.app.models import configured_models
@@ -371,24 +371,19 @@ def build_job_runner(app: Runtime) -> JobRunner:
         EDIT_JOBS: memory.editor.stage,
         ASK_ERASURE_JOBS: erasure.ask,
         QUESTION_JOBS: app.questions.lapse,
-        DENIAL_JOBS: app.questions.end_denial,
         DECISION_JOBS: StandingDecisions(store.jobs).expire,
         APPLY_JOBS: updates.apply,
         DELETION_JOBS: deletions.run,
         UNINDEX_JOBS: deletions.unindex,
         DELETION_OF_CONVERSATION_JOBS: memory.stored_conversations.erase,
-        FORGET_JOBS: erasure.purge_jobs.forget,
-        FORGOTTEN_JOBS: erasure.purge_jobs.end,
-        PURGE_JOBS: erasure.purge_jobs.purge,
-        SCRUB_JOBS: erasure.purge_jobs.scrub,
+        FORGET_JOBS: erasure.purge_jobs.run,
         SCOPE_ERASURE_JOBS: erasure.scope_eraser.erase,
         RETENTION_JOBS: erasure.retention.expire,
-        LINK_JOBS: memory.linker.link,
-        UNLINK_JOBS: memory.linker.unlink,
+        LINK_JOBS: memory.linker.run,
         EXPORT_JOBS: app.privacy.exports.run,
     }
     if app.settings.tools.reminders:
-        handlers |= {REMINDER_JOBS: app.reminders.fire, SETTLE_JOBS: app.reminders.settle}
+        handlers[REMINDER_JOBS] = app.reminders.run
     if memory.can_summarise:
         handlers |= {DREAM_JOBS: dreamer.run, UPDATE_JOBS: updates.ask}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)

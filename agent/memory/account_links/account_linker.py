@@ -58,8 +58,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 LINK, UNLINK = "link", "unlink"
-LINK_JOBS = JobKind(name=LINK, pace=JobPace.LONG, locks_scopes=True)
-UNLINK_JOBS = JobKind(name=UNLINK, pace=JobPace.LONG, locks_scopes=True)
+LINK_JOBS = JobKind(name=LINK, pace=JobPace.LONG, aliases=(UNLINK,), locks_scopes=True)
 PEOPLE = "people/"
 _RETRY_DELAY = timedelta(seconds=5)
 _SHORT_DELAY, _BUSY_ELSEWHERE = timedelta(seconds=1), "another gateway runs a job of theirs"
@@ -92,6 +91,10 @@ class AccountLinker:
     close_files: Callable[[str], Awaitable[None]]
     now: Callable[[], datetime]
     disk: Disk
+
+    async def run(self, job: Job) -> RetryJobLater | None:
+        """Link or unlink accounts."""
+        return await (self.unlink(job) if job.kind == UNLINK else self.link(job))
 
     async def link(self, job: Job) -> RetryJobLater | None:
         """Link the job's two accounts to the person with the older conversations."""

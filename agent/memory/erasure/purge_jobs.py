@@ -42,10 +42,7 @@ from gateway.ports.memory import FORGET, FORGOTTEN, PURGE, ErasureFilter, FileKi
 log = structlog.get_logger(__name__)
 
 SCRUB = "scrub"
-FORGET_JOBS = JobKind(name=FORGET, pace=JobPace.LONG)
-FORGOTTEN_JOBS = JobKind(name=FORGOTTEN, pace=JobPace.LONG)
-PURGE_JOBS = JobKind(name=PURGE, pace=JobPace.LONG)
-SCRUB_JOBS = JobKind(name=SCRUB, pace=JobPace.LONG)
+FORGET_JOBS = JobKind(name=FORGET, pace=JobPace.LONG, aliases=(FORGOTTEN, PURGE, SCRUB))
 _UPLOAD = "upload:"
 _ERASURES = tuple(f"{kind}:" for kind in (FORGET, PURGE, SCRUB))  # their jobs write no words
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 100  # seconds; most running turns end in this time
@@ -148,6 +145,11 @@ class PurgeJobs:
             if not is_purge and not payload["awaited"]:
                 kind = FORGOTTEN
         return result, JobAdvance(job, replace(job, kind=kind, payload=payload, due_at=self.storage.now()))
+
+    async def run(self, job: Job) -> RetryJobLater | None:
+        """Do a job, which has the name of what is left to do."""
+        steps = {FORGET: self.forget, FORGOTTEN: self.end, PURGE: self.purge, SCRUB: self.scrub}
+        return await steps[job.kind](job)
 
     async def end(self, job: Job) -> RetryJobLater | None:
         """Delete the staged change of an erasure that is done; what was said since then stays.

@@ -29,22 +29,22 @@ class JobErasure(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobKind:
-    """One kind. Its jobs may also have one of the *earlier* names, from an earlier release.
+    """One kind. Its jobs may also be stored with one of the *aliases*: those of an earlier release, or of one part.
 
     If it *locks_scopes*, its handler acquires the locks that it needs; others run under that of their job's scope.
     """
 
     name: str
     pace: JobPace
-    earlier: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
     erasure: JobErasure = JobErasure.NONE
-    export: str = ""  # file of an export that has the payloads of the scope's jobs
+    export: str = ""  # file of an export that has the payloads of the scope's jobs of this name
     locks_scopes: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every name that its jobs may have."""
-        return (self.name, *self.earlier)
+        return (self.name, *self.aliases)
 
 
 def by_name(kinds: Iterable[JobKind]) -> Mapping[str, JobKind]:

@@ -58,7 +58,7 @@ _SCOPE = r"(?:(?:shared|people/[^/]+|chats/[^/]+)/)?"  # with one memory for eve
 _COUNTED = (FileKind.ATTACHMENT, FileKind.WORKSPACE, FileKind.DELETED)
 _NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md\Z")
 EXPORT = "export"
-EXPORT_JOBS = JobKind(name=EXPORT, pace=JobPace.LONG, earlier=("unexport",))
+EXPORT_JOBS = JobKind(name=EXPORT, pace=JobPace.LONG, aliases=("unexport",))
 _DIGESTS = "digests"  # field of the job that removes these files
 KEPT = timedelta(days=1)  # time for downloads, and for channels that are not connected
 _RETRY_DELAY = timedelta(hours=1)
@@ -168,7 +168,7 @@ class ExportJobs:
         jobs = await self.jobs.pending_in(scope)
         rows: dict[str, list[Line]] = {kind.export: [] for kind in self.kinds.values() if kind.export}
         for job in jobs:
-            if (kind := self.kinds.get(job.kind)) is not None and kind.export:
+            if (kind := self.kinds.get(job.kind)) is not None and kind.export and job.kind == kind.name:
                 rows[kind.export].append(job.payload)
         rows["memory/waiting.jsonl"] = list(await self.staging.records(scope))
         await self.documents.notice(scope)

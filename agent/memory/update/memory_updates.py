@@ -33,10 +33,10 @@ UpdateAnswer: TypeAlias = Mapping[str, Any]  # the payload of the job that appli
 UPDATE_JOBS = JobKind(
     name=UPDATE,
     pace=JobPace.SLOW,
-    earlier=("consolidate", "summarise", "summarise_raw", "flush", "note", "title_conversation"),
+    aliases=("consolidate", "summarise", "summarise_raw", "flush", "note", "title_conversation"),
 )
 _EARLIER = {"apply_raw": "summarise_raw", "flushed": "flush"}
-APPLY_JOBS = JobKind(name=APPLY, pace=JobPace.QUICK, earlier=tuple(_EARLIER), erasure=JobErasure.ANSWER)
+APPLY_JOBS = JobKind(name=APPLY, pace=JobPace.QUICK, aliases=tuple(_EARLIER), erasure=JobErasure.ANSWER)
 _OFF = timedelta(days=1)
 
 

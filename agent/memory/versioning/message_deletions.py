@@ -63,7 +63,7 @@ _WORD = re.compile(r"\w{4,}")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")  # scripts without spaces: use bigrams
 _STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
 DELETED = "deleted"
-DELETION_JOBS = JobKind(name=DELETED, pace=JobPace.QUICK, earlier=("unlearn",))
+DELETION_JOBS = JobKind(name=DELETED, pace=JobPace.QUICK, aliases=("unlearn",))
 UNINDEX_JOBS = JobKind(name=UNINDEX, pace=JobPace.LONG)
 _BUSY_DELAY = timedelta(seconds=5)
 _SUMMARY_DELAY = timedelta(seconds=30)

@@ -16,7 +16,7 @@ from agent.memory.jobs.job_kinds import JobKind
 from agent.memory.jobs.job_runner import LONGEST_SLEEP, Handler, JobRunner
 from agent.reminders.recurrence import parse_slot, to_utc
 from agent.reminders.reminder import DO, SAY, Reminder, job_prefix, reminders_in
-from agent.reminders.reminder_jobs import FAILED, REMINDER_JOBS, REVOKED, SETTLE_JOBS, ReminderJobs, settle_job
+from agent.reminders.reminder_jobs import FAILED, REMINDER_JOBS, REVOKED, ReminderJobs, settle_job
 from gateway.events import InboundMessage, Role, SessionKey, turn_id
 from gateway.store.engine import StoreLimits
 from gateway.store.records import SqlPreferences
@@ -53,7 +53,7 @@ class Killed(BaseException):
 
 
 def _handlers(jobs: ReminderJobs) -> dict[JobKind, Handler]:
-    return {REMINDER_JOBS: jobs.fire, SETTLE_JOBS: jobs.settle}
+    return {REMINDER_JOBS: jobs.run}
 
 
 @dataclass
