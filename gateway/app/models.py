@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 
 from agent.llm.chat_model import ChatModel, ModelConfig
@@ -22,14 +22,78 @@ from gateway.settings import Settings
 from gateway.settings.llm import OFFLINE, LlmSettings
 
 
-@dataclass(frozen=True, slots=True)
 class ModelServices:
-    """The installation's model clients."""
+    """The installation's model clients, all with the same recorder, retries and context windows.
 
-    default: ModelClient
-    catalog: ModelCatalog  # the default one and every other that a chat can have
-    memory: ModelClient  # of summaries, notes and flushes: the default one, unless `memory.model` names another
-    dream: ModelClient  # the default one, unless `dream.model_override` names another
+    Each is built when it is first read. That raises SettingsError for a model that cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        plugins: ExtraPlugins,
+        recorder: UsageRecorder,
+        meter: MetricsRecorder,
+        *,
+        now: Callable[[], datetime],
+        facts: LearnedModels | None = None,
+        observer: ModelSource | None = None,
+    ) -> None:
+        """*facts* are what the models' answers have shown."""
+        self._settings = settings
+        self._plugins = plugins
+        self._recorder = recorder
+        self._meter = meter
+        self._now = now
+        self._facts = facts or LearnedModels()
+        self._observer = observer
+        self._windows = ContextWindows(self._facts)
+
+    @cached_property
+    def default(self) -> ModelClient:
+        """Client of `llm.model` and its fallbacks, or of the caller's plugins."""
+        llm, plugins = self._settings.llm, self._plugins.models
+        models = list(plugins) or self._open((llm.model, *llm.fallbacks))
+        if plugins and llm.context_window:  # plugins do not read settings
+            for model in models:
+                self._windows.set_window(model.name, llm.context_window)
+        return self._client(models)
+
+    @cached_property
+    def memory(self) -> ModelClient:
+        """Client of summaries, notes and flushes: the default one, unless `memory.model` names another."""
+        return self._build_background(self._settings.memory.model, "memory.model")
+
+    @cached_property
+    def dream(self) -> ModelClient:
+        """Client of Dream: the default one, unless `dream.model_override` names another."""
+        name = self._settings.agents.defaults.dream.model_override
+        return self._build_background(name, "agents.defaults.dream.model_override")
+
+    def _build_background(self, name: str | None, setting: str) -> ModelClient:
+        if not name:
+            return self.default
+        own = [each for each in self._plugins.models if each.name == name]
+        return self._client(own or self._open((name, *self._settings.llm.fallbacks), setting=setting))
+
+    @cached_property
+    def catalog(self) -> ModelCatalog:
+        """The default model and every other that a chat can have, each with the same fallbacks."""
+        llm = self._settings.llm
+        settings = {name: f"llm.models.{name}" for name in llm.models}
+        for place, entry in self._settings.chats.items():
+            if entry.model:  # users cannot select it unless it is also in llm.models
+                settings.setdefault(entry.model, f"chats.{place}.model")
+        clients: dict[str, ModelClient] = {}
+        for name, setting in settings.items():
+            model = llm.entry(name).model
+            own = [each for each in self._plugins.models if each.name in (name, model)][:1]
+            models = own or self._open([name], setting=setting)
+            models += self._open([each for each in llm.fallbacks if each not in (name, model)])
+            clients[name] = self._client(models)
+        name = self.default.name if self._plugins.models else llm.model
+        efforts = {each: llm.entry(each).effort or "" for each in (name, *settings)}
+        return ModelCatalog(self.default, clients, name=name, choosable=tuple(llm.models), efforts=efforts)
 
     def all(self) -> tuple[ModelClient, ...]:
         """Return every client once."""
@@ -43,94 +107,28 @@ class ModelServices:
         await self.catalog.close()
         await close_litellm()  # embeddings and transcriptions use it too
 
-
-@dataclass(slots=True, eq=False)
-class ModelFactory:
-    """Builds model clients from settings, all with the same recorder, retries and context windows."""
-
-    settings: Settings
-    plugins: ExtraPlugins
-    recorder: UsageRecorder
-    meter: MetricsRecorder
-    _: KW_ONLY
-    now: Callable[[], datetime]
-    facts: LearnedModels = field(default_factory=LearnedModels)  # from answers of the models
-    observer: ModelSource | None = None
-    _windows: ContextWindows = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._windows = ContextWindows(self.facts)
-
-    def build_default(self) -> ModelClient:
-        """Return the client of `llm.model` and its fallbacks, or of the caller's plugins."""
-        models = list(self.plugins.models) or self._open((self.settings.llm.model, *self.settings.llm.fallbacks))
-        if self.plugins.models and self.settings.llm.context_window:  # plugins do not read settings
-            for model in models:
-                self._windows.set_window(model.name, self.settings.llm.context_window)
-        return self._client(models)
-
-    def build_memory(self, default: ModelClient) -> ModelClient:
-        """Return the client of `memory.model`; *default* where that is not set."""
-        return self._build_background(self.settings.memory.model, default, "memory.model")
-
-    def build_dream(self, default: ModelClient) -> ModelClient:
-        """Return the client of `dream.model_override`; *default* where that is not set."""
-        name = self.settings.agents.defaults.dream.model_override
-        return self._build_background(name, default, "agents.defaults.dream.model_override")
-
-    def _build_background(self, name: str | None, default: ModelClient, setting: str) -> ModelClient:
-        if not name:
-            return default
-        own = [each for each in self.plugins.models if each.name == name]
-        return self._client(own or self._open((name, *self.settings.llm.fallbacks), setting=setting))
-
-    def build_catalog(self, default: ModelClient) -> ModelCatalog:
-        """Return *default* and every other model that a chat can have, each with the same fallbacks."""
-        llm = self.settings.llm
-        settings = {name: f"llm.models.{name}" for name in llm.models}
-        for place, entry in self.settings.chats.items():
-            if entry.model:  # users cannot select it unless it is also in llm.models
-                settings.setdefault(entry.model, f"chats.{place}.model")
-        clients: dict[str, ModelClient] = {}
-        for name, setting in settings.items():
-            model = llm.entry(name).model
-            own = [each for each in self.plugins.models if each.name in (name, model)][:1]
-            models = own or self._open([name], setting=setting)
-            models += self._open([each for each in llm.fallbacks if each not in (name, model)])
-            clients[name] = self._client(models)
-        name = default.name if self.plugins.models else llm.model
-        efforts = {each: llm.entry(each).effort or "" for each in (name, *settings)}
-        return ModelCatalog(default, clients, name=name, choosable=tuple(llm.models), efforts=efforts)
-
     def build_single(self, name: str) -> ModelClient:
         """Return a client of the model *name* alone, which learns nothing; raise SettingsError if it cannot be used."""
-        own = [each for each in self.plugins.models if each.name == name]
+        own = [each for each in self._plugins.models if each.name == name]
         models = own or self._open((name,), setting="--model")
-        return ModelClient(models, recorder=self.recorder, meter=self.meter, now=self.now)
+        return ModelClient(models, recorder=self._recorder, meter=self._meter, now=self._now)
 
     def _client(self, models: list[ChatModel]) -> ModelClient:
         return ModelClient(
             models,
-            attempts=self.settings.llm.attempts,
-            recorder=self.recorder,
-            meter=self.meter,
-            now=self.now,
+            attempts=self._settings.llm.attempts,
+            recorder=self._recorder,
+            meter=self._meter,
+            now=self._now,
             windows=self._windows,
-            facts=self.facts,
-            observer=self.observer,
+            facts=self._facts,
+            observer=self._observer,
         )
 
     def _open(self, names: Iterable[str], *, setting: str = "llm.model") -> list[ChatModel]:
         """Open the models called *names*. Raises SettingsError, which names *setting*."""
-        llm, proxy = self.settings.llm, self.settings.proxy_address
+        llm, proxy = self._settings.llm, self._settings.proxy_address
         return [open_model(_config(llm, name, proxy), setting=setting) for name in names]
-
-
-def build_models(factory: ModelFactory) -> ModelServices:
-    """Build every model client. Raises SettingsError."""
-    default = factory.build_default()
-    background = (factory.build_memory(default), factory.build_dream(default))
-    return ModelServices(default, factory.build_catalog(default), *background)
 
 
 async def take_over_model_facts(models: ModelServices, home: Path) -> None:

@@ -66,7 +66,7 @@ from gateway.app.memory import (
     build_privacy,
     build_raw_archives,
 )
-from gateway.app.models import ModelFactory, ModelServices, build_models
+from gateway.app.models import ModelServices
 from gateway.app.recall import build_recall
 from gateway.app.turns import build_command_services, build_replayer, build_turn_services
 from gateway.app.usage import JournalUsageRecorder, build_caps
@@ -345,17 +345,16 @@ class Runtime:
     @cached_property
     def models(self) -> ModelServices:
         """Model clients."""
-        models = build_models(
-            ModelFactory(
-                self.settings,
-                self.plugins,
-                self.usage_recorder,
-                self.meter,
-                now=self.now,
-                facts=LearnedModels(self.store.models, now=self.now),
-                observer=self.model_health,
-            )
+        models = ModelServices(
+            self.settings,
+            self.plugins,
+            self.usage_recorder,
+            self.meter,
+            now=self.now,
+            facts=LearnedModels(self.store.models, now=self.now),
+            observer=self.model_health,
         )
+        models.all()  # wrong settings end the start
         self.closing.push_async_callback(models.close)
         return models
 

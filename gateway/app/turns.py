@@ -31,7 +31,7 @@ from agent.workers.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.app.access import RoleResolver
 from gateway.app.chat_settings import build_settings_view, build_vision_check
-from gateway.app.models import ModelFactory
+from gateway.app.models import ModelServices
 from gateway.app.recall import search_limitation
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
 from gateway.errors import StoreUnavailable
@@ -55,7 +55,7 @@ _CLOCK_INTERVAL = timedelta(minutes=10)
 def build_replayer(app: Runtime) -> TurnReplayer:
     """Build the replayer of stored turns."""
     memory, unrecorded = app.memory, UnrecordedCalls()
-    models = ModelFactory(app.settings, app.plugins, unrecorded, unrecorded, now=app.now)
+    models = ModelServices(app.settings, app.plugins, unrecorded, unrecorded, now=app.now)
 
     return TurnReplayer(
         loop=app.turn_services.loop,

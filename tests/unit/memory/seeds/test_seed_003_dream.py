@@ -14,7 +14,7 @@ from agent.memory.documents.scope_documents import change_diff
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.update.dreamer import DreamSchedule
 from gateway.app.context import ExtraPlugins
-from gateway.app.models import ModelFactory
+from gateway.app.models import ModelServices
 from gateway.settings import Settings, load_settings
 from tests.fakes.dream_scene import DreamScene, add, edits, swap
 from tests.fakes.llm_context import FakeUsageRecorder
@@ -157,11 +157,9 @@ async def test_the_model_is_the_main_agents_unless_overridden(
     given = {"llm": {"model": "scripted"}, "agents": {"defaults": {"dream": block}}}
     settings = configured(tmp_path, json.dumps(given))
     plugins = ExtraPlugins()
-    factory = ModelFactory(settings, plugins, FakeUsageRecorder(), FakeMeter(), now=utc_now)
-    main = factory.build_default()
-    dreams = factory.build_dream(main)
-    assert dreams.name == expected
-    assert (dreams is main) == (expected == "scripted")
+    models = ModelServices(settings, plugins, FakeUsageRecorder(), FakeMeter(), now=utc_now)
+    assert models.dream.name == expected
+    assert (models.dream is models.default) == (expected == "scripted")
 
 
 async def test_users_can_always_inspect_understand_and_restore(tmp_path: Path) -> None:
