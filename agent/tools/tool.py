@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
@@ -160,13 +160,6 @@ CallReview = Callable[[Mapping[str, Any], CallFacts], AskRule]  # (checked argum
 FoundRecorder = Callable[[str, Sequence[SearchHit]], Awaitable[None]]  # (scope, hits of its memory)
 
 
-class ProgressReporter(Protocol):
-    """Shows how far a call is, in the status line of its chat."""
-
-    def __call__(self, text: str, step: int = 0, of: int = 0) -> None:
-        """Show *text*, with *step* *of* all steps if they are counted. Returns at once; the last one wins."""
-
-
 class ScopedRecall:
     """Search and reading of one scope's memory and the shared memory."""
 
@@ -225,7 +218,7 @@ class ToolContext:
     schedule: ReminderAccess  # reminders of the chat
     send: BoundFileSender  # stages a file; it is sent when the turn is committed
     read_page: Callable[[str, int], Awaitable[str]]  # (name, page) of a long result of the conversation
-    progress: ProgressReporter
+    progress: Callable[..., None]  # (text, step=0, of=0): shows how far the call is in its chat; the last one wins
     deadline: float | None = None  # when the call is cancelled, for `asyncio.timeout_at`
     language: str  # of the chat, as "de"
     is_tainted: bool  # words of others stand before the model: what it wants kept waits for a yes
