@@ -395,8 +395,8 @@ async def test_an_erased_or_unreadable_reminder_is_dropped(scene: ReminderScene,
     assert await scene.store.jobs.pending_of("remind") == ()
 
 
-async def test_ten_thousand_in_one_minute_each_once(tmp_path: Path, wall: WallTime) -> None:
-    """In a thousand chats, with turns that end; none is left out, none comes twice, and the queue stays short."""
+async def test_a_thousand_in_one_minute_each_once(tmp_path: Path, wall: WallTime) -> None:
+    """In a hundred chats, with turns that end; none is left out, none comes twice, and the queue stays short."""
     store = await open_inline_store(tmp_path / "many.db", StoreLimits(), clock=wall)
     scene = ReminderScene(store, wall)
     ids: list[str] = []
@@ -411,17 +411,17 @@ async def test_ten_thousand_in_one_minute_each_once(tmp_path: Path, wall: WallTi
             ended.append(turn_id(message))
             return await store.journal.accept(message, role=Role.MEMBER, is_control=False)
 
-    for n in range(10_000):
-        key = SessionKey("telegram", str(n % 1_000))
+    for n in range(1_000):
+        key = SessionKey("telegram", str(n % 100))
         at = f"2026-11-23T09:00:{n % 60:02d}"
-        await store.jobs.put(reminder(id=f"r{n}", key=key, at=at).to_job(f"people/{n % 1_000}"))
+        await store.jobs.put(reminder(id=f"r{n}", key=key, at=at).to_job(f"people/{n % 100}"))
     jobs = scene.jobs(EndingJournal())
     wall.move_to(NINE)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(JobRunner(store.jobs, {REMINDER_JOBS: _ending(jobs, ended)}, now=wall).run())
         await asyncio.sleep(70)
         running.cancel()
-    assert len(ids) == len(set(ids)) == 10_000
+    assert len(ids) == len(set(ids)) == 1_000
     assert all(each.is_fired for each in reminders_in(await store.jobs.pending_of("remind")))
     await store.close(has_served=True)
 
