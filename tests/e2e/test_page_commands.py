@@ -21,9 +21,9 @@ def lines(start: str, language: str = "en") -> list[str]:
     return [f"/{name} {render_plain(translate(f'{HELP}{name}', language))}" for name in found][:8]
 
 
-@pytest.mark.parametrize("language", ["en", "de", "es", "zh"])
+@pytest.mark.parametrize("language", ["de", "zh"])
 async def test_a_slash_opens_the_commands_with_the_words_of_help(chromium: Browser, language: str) -> None:
-    """In each language and on a phone: the entries, fewer with each letter, none for a whole name or a path."""
+    """In the chat's language, on a phone: the entries, fewer with each letter, none for a whole name or a path."""
     async with serve_page(FakePageServices(language=language)) as served:
         page = await open_chat(chromium, served.url, viewport={"width": 360, "height": 740})
         entries = page.get_by_role("option")
