@@ -6,10 +6,13 @@ import asyncio
 import shutil
 from pathlib import Path
 
+import pytest
+
 from agent.base.disk import Disk
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.documents.scope_documents import ScopeDocuments, line_fingerprint
+from agent.memory.editing import document_file_writer
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.history_file_writer import HistoryFileWriter
@@ -177,8 +180,12 @@ async def test_apart_again_each_has_their_own(tmp_path: Path) -> None:
         assert len(made.history(scope).marks(MarkKind.FLUSHED)) == 1
 
 
-async def test_killed_anywhere_a_link_and_its_end_are_done_once(tmp_path: Path) -> None:
+async def test_killed_anywhere_a_link_and_its_end_are_done_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before and behind each change of rows and files, doing it again gives what it gives undisturbed."""
+    for name in ("_LINGERING", "_SAVING", "_SETTLE_POLL"):
+        monkeypatch.setattr(document_file_writer, name, 0.01)  # there is no editor to wait for
 
     async def play(home: Path, at: int) -> tuple[dict[str, object], dict[str, object], bool]:
         made = await people(home)
