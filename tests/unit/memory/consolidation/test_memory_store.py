@@ -444,12 +444,12 @@ class UnsyncedDisk(Disk):
         """Do nothing."""
 
 
-async def test_two_chats_and_an_editor_for_two_hundred_rounds(tmp_path: Path) -> None:
+async def test_two_chats_and_an_editor_for_fifty_rounds(tmp_path: Path) -> None:
     """Issue 4, "To show" 4: two chats of one scope and a person write at the same moment, and nobody's text is lost.
 
     The person's save falls between the question and the answer, each time at another place of the file.
     """
-    for n in range(200):
+    for n in range(50):
         if n % 10 == 0:  # a fresh memory now and then: it is rounds that count here, not length
             home = tmp_path / str(n)
             store, path = MemoryStore(home, disk=UnsyncedDisk()), home / "memory" / "MEMORY.md"
