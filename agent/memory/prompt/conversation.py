@@ -77,6 +77,7 @@ class Conversation:
         # Both are of a record with these lines: the store returns it with its number.
         self._peeked: tuple[Sequence[Line], PromptWindow, int] | None = None
         self._rendered: tuple[Sequence[Line], WindowTurn, list[Message]] | None = None
+        self._changed: tuple[list[Line], list[Message]] | None = None  # `messages_with` of lines, until the next record
         self.system_prompt: tuple[PromptSnapshot, str] | None = None  # as `PromptAssembler` last built it
         self._flushed = -1  # the cycle that a flush was asked for in
 
@@ -149,9 +150,11 @@ class Conversation:
         """
         if not self._is_changed_by(lines):
             return self.messages
-        state = self._after(lines)
-        rendered = render(state.turns)
-        return rendered if self.window else last_messages(rendered, state)
+        if self._changed is None or self._changed[0] != [*lines]:
+            state = self._after(lines)
+            rendered = render(state.turns)
+            self._changed = ([*lines], rendered if self.window else last_messages(rendered, state))
+        return self._changed[1]
 
     def weight_with(self, lines: Sequence[Line]) -> int:
         """Return the estimated tokens of `messages_with`; usually `weight`."""
@@ -230,7 +233,7 @@ class Conversation:
             return
         if not record.lines and record.to_index > record.from_index:
             return  # its body left the journal: `next_index` stays behind, and opening reads the file
-        self._peeked = None
+        self._peeked = self._changed = None
         lines = record.lines
         self._state.taken[record.turn] = None
         if len(self._state.taken) > _REMEMBERED:

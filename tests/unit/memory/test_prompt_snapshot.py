@@ -178,8 +178,13 @@ async def test_what_was_taken_back_is_gone_from_the_very_next_request(tmp_path: 
     begin(talk, view())
     gone: list[Line] = [{"kind": "forgotten", "mid": "m0"}]
     assert "question 0" not in str(talk.messages_with(gone))
+    assert talk.messages_with([*gone]) is talk.messages_with(gone)  # drawn once for a request and its weight
+    also: list[Line] = [*gone, {"kind": "forgotten", "mid": "m1"}]
+    assert talk.messages_with(also) == talk.messages_with(gone)
     talk.adopt(exchange(1, 2, before=gone))
     assert talk.messages[0]["content"].endswith("[forgotten]")
+    assert "question 1" in str(talk.messages_with(gone))
+    assert "question 1" not in str(talk.messages_with(also))
 
 
 async def test_edits_by_hand_are_looked_for_and_a_quiet_turn_reads_nothing() -> None:
