@@ -37,6 +37,7 @@ from gateway.ports.journal import AcceptOutcome, Job
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
+    from gateway.chat_locales import ChatLocales
     from gateway.store.jobs import SqlJobs
     from gateway.store.journal import SqlJournal
     from gateway.store.records import SqlPreferences, SqlTurnRecords
@@ -64,9 +65,8 @@ class ReminderJobs:
     journal: SqlJournal
     records: SqlTurnRecords
     preferences: SqlPreferences
-    language: Callable[[SessionKey], str]
+    locales: ChatLocales
     has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
-    zone: Callable[[str], str]  # of a memory scope
     open_chat: Callable[[SessionKey], Awaitable[SessionKey]]  # in which people see what is sent to a session
     now: Callable[[], datetime]
     meter: MetricsRecorder
@@ -101,7 +101,7 @@ class ReminderJobs:
             await self._pause(job, reminder, "silent")
             return None
         await self._pace()
-        text = (do_text if reminder.kind == DO else say_text)(reminder, now, self.language(reminder.key))
+        text = (do_text if reminder.kind == DO else say_text)(reminder, now, self.locales.language(reminder.key))
         message = reminder.message(text, now, reminder.kind)
         accepted = await self.journal.accept(message, role=Role.MEMBER, is_control=False)
         if accepted.outcome is AcceptOutcome.NEW:
@@ -142,7 +142,7 @@ class ReminderJobs:
     async def _hold_back(self, job: Job, reminder: Reminder) -> RetryJobLater | None:
         """Put a turn off to the end of the quiet hours; of the slots in them only the last one runs."""
         quiet, now = QuietHours.of(self.preferences.preferences(job.scope)), self.now()
-        end = quiet.end_after(now, self.zone(job.scope)) if quiet is not None else None
+        end = quiet.end_after(now, self.locales.zone(job.scope)) if quiet is not None else None
         if end is None:
             return None
         following = reminder.next()
@@ -162,7 +162,7 @@ class ReminderJobs:
 
     async def _pause(self, job: Job, reminder: Reminder, why: str) -> None:
         """Pause a reminder, and say so in its chat with a button that resumes it."""
-        language = self.language(reminder.key)
+        language = self.locales.language(reminder.key)
         key = "reminders.paused_failed" if why == FAILED else "reminders.paused_silent"
         await send_job_report(
             self.records,

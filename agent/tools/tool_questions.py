@@ -43,6 +43,7 @@ from gateway.ports.journal import AcceptOutcome, Job, PartState
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
+    from gateway.chat_locales import ChatLocales
     from gateway.store.jobs import SqlJobs
     from gateway.store.journal import SqlJournal
     from gateway.store.records import SqlTurnRecords
@@ -400,7 +401,7 @@ class LapsedQuestions:
     approvals: ToolApprovals
     journal: SqlJournal
     records: SqlTurnRecords
-    language: Callable[[SessionKey], str]
+    locales: ChatLocales
     has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
     now: Callable[[], datetime]
 
@@ -420,7 +421,7 @@ class LapsedQuestions:
         key = SessionKey.parse(question.key)
         waiting = [each for each, other in await self.approvals.pending(key) if other.due_at <= job.due_at]
         tools = dict.fromkeys(f"`{each.tool}`" for each in waiting if each.turn == question.turn)
-        language = self.language(key)
+        language = self.locales.language(key)
         await send_job_report(
             self.records,
             replace(job, id=f"lapsed:{question.turn}:{question.seconds}"),  # the turn's other questions add no line
@@ -440,4 +441,4 @@ class LapsedQuestions:
         if (found := await self.approvals.find(part.key, part.file.question)) is not None:
             await self.approvals.end(found[1])
             self.approvals.count("not_shown")
-        return translate("tools.not_shown", self.language(part.key))
+        return translate("tools.not_shown", self.locales.language(part.key))

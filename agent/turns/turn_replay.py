@@ -42,6 +42,7 @@ from gateway.ports.journal import InboxRow, Line, SessionRow, TurnLease
 from gateway.ports.memory import FileKind
 
 if TYPE_CHECKING:
+    from gateway.chat_locales import ChatLocales
     from gateway.store.files import SqlFiles
 
 
@@ -60,8 +61,7 @@ class TurnReplayer:
     profiles: ChatProfiles
     context_of: Callable[[InboundMessage], MessageContext]
     role_of: Callable[[InboundMessage, MessageContext], Role | None]  # None: is not admitted today
-    language: Callable[[SessionKey], str]
-    zone: Callable[[str], str]
+    locales: ChatLocales
     window: int  # messages in a prompt where the chat has no setting of its own
     open_model: Callable[[str], ModelClient]  # by its name in the settings; its calls leave no row
 
@@ -151,7 +151,7 @@ class TurnReplayer:
             profile = replace(profile, active=replace(profile.active, client=client))
         turn = Turn(lease=context.lease)
         turn.identify(facts, role=turn.row.role, is_admitted=True, is_named=True, profile=profile)
-        turn.language, turn.zone = self.language(turn.key), self.zone(facts.scope)
+        turn.language, turn.zone = self.locales.language(turn.key), self.locales.zone(facts.scope)
         turn.use(context.conversation)
         turn.draft.begins_tainted = context.conversation.is_tainted
         turn.draft.open(lines.opening, context.texts, turn.lease.rows)
@@ -201,7 +201,7 @@ class TurnReplayer:
         limit = await profile.model.prompt_limit()
         view = (await self.memory.view(scope)).spoken_as(profile.persona).within(limit)
         report.compare("persona", snapshot.texts.get("SOUL", ""), view.soul)
-        report.compare("time zone", snapshot.zone, self.zone(scope))
+        report.compare("time zone", snapshot.zone, self.locales.zone(scope))
         if snapshot.model:
             report.compare("model", snapshot.model, profile.model.name)
         if snapshot.tools:

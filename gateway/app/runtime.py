@@ -406,7 +406,7 @@ class Runtime:
             has_lost_access=self.judge.has_lost_access,
             journal=self.store.journal,
             records=self.store.records,
-            language=self.locales.language,
+            locales=self.locales,
             now=self.now,
         )
 
@@ -454,9 +454,8 @@ class Runtime:
             journal=self.store.journal,
             records=self.store.records,
             preferences=self.store.people,
-            language=self.locales.language,
+            locales=self.locales,
             has_lost_access=self.judge.has_lost_access,
-            zone=self.locales.zone,
             open_chat=self.memory.stored_conversations.open_for_notice,
             now=self.now,
             meter=self.meter,

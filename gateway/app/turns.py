@@ -71,8 +71,7 @@ def build_replayer(app: Runtime) -> TurnReplayer:
         profiles=app.profiles,
         context_of=app.context_of,
         role_of=app.judge.role,
-        language=app.locales.language,
-        zone=app.locales.zone,
+        locales=app.locales,
         window=app.settings.agents.defaults.memory_window,
         open_model=models.build_single,
     )
