@@ -1,15 +1,11 @@
-"""Changes that wait for approval are stored, listed, approved, rejected and erased here; others are written at once.
-
-Consolidation, Dream and approvals change documents by `DocumentEditor`, with compare-and-set: an edit that a person
-saves at the same time is merged, never overwritten.
-"""
+"""Changes that wait for approval are stored, listed, approved, rejected and erased here."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +15,7 @@ import structlog
 from agent.base.disk import Disk
 from agent.base.scopes import list_scopes, scope_folder
 from agent.base.transcript_lines import decode
-from agent.memory.documents.scope_documents import APPROVED, SOUL, change_document, effective_persona
+from agent.memory.documents.scope_documents import APPROVED, change_document
 from agent.memory.editing.edit_simulation import DocumentOutcome
 from agent.memory.editing.staged_changes import (
     ReviewReason,
@@ -29,7 +25,7 @@ from agent.memory.editing.staged_changes import (
     read_staged,
     with_erasure,
 )
-from agent.memory.editing.text_operations import AddLines, changed_texts
+from agent.memory.editing.text_operations import AddLines
 from agent.memory.editing.three_way_merge import MergeConflict
 from agent.memory.history.history_files import is_plain_file, remove_lines
 from gateway.events import PlatformAccount, short_id
@@ -80,6 +76,15 @@ class StagedChangeStore:
         shape of a secret: people would be shown a mark in its place.
         """
         await self._proposals.put(scope, proposals_of(change))
+
+    async def stage_outcome(self, scope: str, result: DocumentOutcome, build: Callable[[str], StagedChange]) -> None:
+        """Store what the outcome holds back for each reason, as the change without operations that *build* returns."""
+        for why, operations in result.waiting.items():
+            change = replace(build(why), operations=operations)
+            log.info(
+                "memory.change_staged", scope=scope, name=change.document, why=str(why), operations=len(operations)
+            )
+            await self.stage(scope, change)
 
     async def stage_erasure(
         self, scope: str, cause: str, erasure: StagedErasure, *, account: PlatformAccount, session: str = ""
@@ -293,42 +298,7 @@ def _read_files(folder: Path, disk: Disk) -> list[Mapping[str, Any]]:
     return [each for each in records if each is not None]
 
 
-# -- writing the outcome of edits ------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DocumentEditor:
-    """Changes documents of any scope. Every method is idempotent."""
-
-    home: Path | None  # where conflict copies are written; None = nowhere, since other gateways erase words, too
-    documents: DocumentStore
-    staging: StagedChangeStore | None  # None = no question can be asked
-    disk: Disk = field(default_factory=Disk)
-
-    async def text(self, scope: str, name: str) -> str:
-        """Return the text that a change of the document starts from; of SOUL.md, the effective persona."""
-        if name == SOUL:
-            return await effective_persona(self.documents, scope)
-        return (await self.documents.read(scope, name)).text
-
-    async def stage(self, scope: str, result: DocumentOutcome, build: Callable[[str], StagedChange]) -> None:
-        """Store what the outcome holds back for each reason, as the change that *build* returns for it.
-
-        *build* leaves the operations out. Without *staging*, the new lines go to a conflict copy. Raises
-        OSError.
-        """
-        for why, operations in result.waiting.items():
-            change = replace(build(why), operations=operations)
-            log.info(
-                "memory.change_staged", scope=scope, name=change.document, why=str(why), operations=len(operations)
-            )
-            if self.staging is not None:
-                await self.staging.stage(scope, change)
-            elif added := "\n".join(new for each in operations if (new := changed_texts(each)[1])):
-                write_conflict_copy(self._folder(scope), self.disk, f"{added}\n", change.document)
-
-    def _folder(self, scope: str) -> Path | None:
-        return scope_folder(self.home, scope) / "memory" if self.home is not None else None
+# -- what could not be merged -----------------------------------------------------------------------
 
 
 def save_conflicts(folder: Path | None, disk: Disk, conflicts: Sequence[MergeConflict], name: str) -> None:
@@ -338,7 +308,10 @@ def save_conflicts(folder: Path | None, disk: Disk, conflicts: Sequence[MergeCon
 
 
 def write_conflict_copy(folder: Path | None, disk: Disk, text: str, name: str) -> None:
-    """Write *text* beside the document *name* in *folder*, for a person to read. Raises OSError."""
+    """Write *text* beside the document *name* in *folder*, for a person to read. Raises OSError.
+
+    Without *folder* nothing is written: other gateways erase words, too.
+    """
     if folder is None:
         log.warning("memory.conflict_dropped", name=name)
         return

@@ -47,7 +47,7 @@ from agent.memory.editing.document_edits import (
 )
 from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome, with_evidence
 from agent.memory.editing.memory_archive import MemoryArchive
-from agent.memory.editing.staged_change_store import DocumentEditor, StagedChangeStore, save_conflicts
+from agent.memory.editing.staged_change_store import StagedChangeStore, save_conflicts, write_conflict_copy
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import NOTHING_YET, changed_texts, edits_of_text
 from agent.memory.editing.three_way_merge import three_way
@@ -144,7 +144,7 @@ class StoredAnswer:
 class Consolidator:
     """Consolidates messages of any scope. *zone* gives a scope's time zone; *budget* is MEMORY.md's, in characters."""
 
-    home: Path | None  # as `DocumentEditor` has it
+    home: Path | None  # where conflict copies are written
     documents: DocumentStore
     history: HistoryStore
     staging: StagedChangeStore | None  # None = no question can be asked
@@ -255,21 +255,25 @@ class Consolidator:
         await self.history.keep_raw(scope, entry, messages, pointer=pointer)
 
     async def _stage(self, scope: str, session: str, answer: StoredAnswer, result: DocumentOutcome) -> None:
-        editor = DocumentEditor(home=self.home, documents=self.documents, staging=self.staging, disk=self.disk)
         cause = f"{CONSOLIDATION}{answer.entry}"
 
         def build(reason: str) -> StagedChange:
             name = _staged_name(answer, reason)
             return StagedChange(name=name, why=reason, at=self.now(), session=session, cause=cause)
 
-        await editor.stage(scope, result, build)
+        if self.staging is not None:
+            await self.staging.stage_outcome(scope, result, build)
+        elif added := "\n".join(new for each in result.waiting_operations if (new := changed_texts(each)[1])):
+            write_conflict_copy(self._folder(scope), self.disk, f"{added}\n", MEMORY)
 
     def _merge(self, scope: str, base: str, text: str, now: str) -> str:
         """Return the document *now* with the change from *base* to *text*."""
         merged = three_way(base, text, now)
-        folder = None if self.home is None else scope_folder(self.home, scope) / "memory"
-        save_conflicts(folder, self.disk, merged.conflicts, MEMORY)
+        save_conflicts(self._folder(scope), self.disk, merged.conflicts, MEMORY)
         return merged.text
+
+    def _folder(self, scope: str) -> Path | None:
+        return None if self.home is None else scope_folder(self.home, scope) / "memory"
 
     def _outcome(self, answer: StoredAnswer) -> DocumentOutcome:
         only_propose = ""

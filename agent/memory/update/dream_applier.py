@@ -17,10 +17,17 @@ import structlog
 
 from agent.base.disk import Disk
 from agent.base.scopes import scope_folder
-from agent.memory.documents.scope_documents import CONSOLIDATION, DREAM_CAUSE, SOUL, TRACKED, ScopeDocuments
+from agent.memory.documents.scope_documents import (
+    CONSOLIDATION,
+    DREAM_CAUSE,
+    SOUL,
+    TRACKED,
+    ScopeDocuments,
+    effective_persona,
+)
 from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
-from agent.memory.editing.staged_change_store import DocumentEditor, StagedChangeStore, save_conflicts
+from agent.memory.editing.staged_change_store import StagedChangeStore, save_conflicts
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
 from agent.memory.editing.text_operations import Operation
 from agent.memory.editing.three_way_merge import MergeConflict, three_way
@@ -63,7 +70,7 @@ class DreamReport:
 class DreamApplier:
     """Changes the documents of any scope. Doing it twice is doing it once."""
 
-    home: Path | None  # as `DocumentEditor` has it
+    home: Path | None  # where conflict copies are written
     documents: ScopeDocuments
     history: SqlHistory
     staging: StagedChangeStore
@@ -72,7 +79,7 @@ class DreamApplier:
 
     async def texts(self, scope: str) -> dict[str, str]:
         """Return the documents that a Dream starts from."""
-        return {name: await self._editor.text(scope, name) for name in DOCUMENTS}
+        return {name: await self._text(scope, name) for name in DOCUMENTS}
 
     async def apply(
         self, scope: str, run: DreamRun, entries: Sequence[HistoryEntry], *, stages: bool = True
@@ -100,7 +107,8 @@ class DreamApplier:
             waits += sum(map(len, left.waiting.values()))
             waiting += left.waiting_operations
             if stages:
-                await self._editor.stage(scope, left, functools.partial(self._build_change, scope, run, entries, name))
+                build = functools.partial(self._build_change, scope, run, entries, name)
+                await self.staging.stage_outcome(scope, left, build)
         edits = (edit for each in run.passes for answer in each.answers for edit in answer)
         keys = keys_of_lines(edits, pending_operations=waiting)
         await add_keys(self.history, scope, keys, (await self.documents.read(scope, MEMORY)).text)
@@ -121,7 +129,7 @@ class DreamApplier:
             merged: dict[str, TextChange] = {}
             conflicts: dict[str, Sequence[MergeConflict]] = {}
             for name, text in texts.items():
-                now = await self._editor.text(scope, name)
+                now = await self._text(scope, name)
                 result = await asyncio.to_thread(three_way, base[name], text, now)
                 if result.text != now:
                     merged[name] = TextChange((await self.documents.read(scope, name)).rev, result.text)
@@ -148,9 +156,11 @@ class DreamApplier:
             person=scope.removeprefix(_PEOPLE) if scope.startswith(_PEOPLE) else "",
         )
 
-    @property
-    def _editor(self) -> DocumentEditor:
-        return DocumentEditor(home=self.home, documents=self.documents, staging=self.staging, disk=self.disk)
+    async def _text(self, scope: str, name: str) -> str:
+        """Return the text that a change of the document starts from; of SOUL.md, the effective persona."""
+        if name == SOUL:
+            return await effective_persona(self.documents, scope)
+        return (await self.documents.read(scope, name)).text
 
 
 def _only_propose(scope: str, name: str, is_untrusted: bool) -> str:
