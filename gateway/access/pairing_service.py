@@ -38,6 +38,7 @@ from gateway.access.note_store import (
     parse_time,
 )
 from gateway.admission import Admitted, Decision, RejectionReason
+from gateway.chat_locales import ChatLocales
 from gateway.events import (
     ChatKind,
     InboundKind,
@@ -58,7 +59,7 @@ from gateway.ports.access import (
     PairingRefused,
     PairingRequest,
 )
-from gateway.ports.channel import IntakeResult, IntakeVerdict, in_english
+from gateway.ports.channel import IntakeResult, IntakeVerdict
 from gateway.ports.journal import AuditEntry
 
 log = structlog.get_logger(__name__)
@@ -94,9 +95,6 @@ class OwnerAddress:
     def is_in(self, chats: Collection[SessionKey]) -> bool:
         """Return True if this is one of *chats* itself, where the owner reads everything."""
         return not self.visible_to and self.key in chats
-
-
-Language: TypeAlias = Callable[[SessionKey], str]  # in which a chat is spoken to
 
 
 # Returns the address of an owner who decides about a channel; None if no owner has a chat.
@@ -149,7 +147,7 @@ class PairingService:
     notes: NoteStore
     _: KW_ONLY
     now: Callable[[], datetime]
-    language: Language = in_english
+    locales: ChatLocales
 
     def pending_requests(self) -> Sequence[PairingRequest]:
         """Return the pending accounts and chats, the longest waiting first."""
@@ -247,7 +245,7 @@ class PairingService:
                 OutboundMessage(
                     id=f"{derive_notice_id('welcome', pending.note)}.1",
                     key=key,
-                    text=translate("unknown_senders.welcome", self.language(key)),
+                    text=translate("unknown_senders.welcome", self.locales.language(key)),
                     kind=OutboundKind.NOTICE,
                 ),
             )
@@ -311,12 +309,12 @@ class OwnerClaims:
     shared chat the code is revoked, because every member can read it.
     """
 
-    def __init__(self, roster: AccessRoster, *, now: Callable[[], datetime], language: Language) -> None:
+    def __init__(self, roster: AccessRoster, *, now: Callable[[], datetime], locales: ChatLocales) -> None:
         self._roster = roster
         self._access = roster.access
         self._notes = NoteStore(roster.access)
         self._now = now
-        self._language = language
+        self._locales = locales
         self.wrong: Counter[str] = Counter()  # wrong codes since the start, by channel
         self._lock = asyncio.Lock()  # a code is read, judged and written back by one at a time
 
@@ -413,7 +411,7 @@ class OwnerClaims:
         log.info("owner.claimed", channel=channel, user=user, is_done=done)
 
     def _notice(self, message: InboundMessage, name: str) -> OutboundMessage:
-        text = translate(name, self._language(message.key))
+        text = translate(name, self._locales.language(message.key))
         return OutboundMessage(id=f"{_id(message)}.1", key=message.key, text=text, kind=OutboundKind.NOTICE)
 
     def _tries(self, message: InboundMessage) -> int:

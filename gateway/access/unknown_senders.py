@@ -36,7 +36,6 @@ from gateway.access.pairing_service import (
     GOOD_FOR,
     MOST_WAITING,
     FindOwner,
-    Language,
     note_of,
     person_label,
     question,
@@ -50,11 +49,12 @@ from gateway.admission import (
     Rejected,
     RejectionReason,
 )
+from gateway.chat_locales import ChatLocales
 from gateway.errors import StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage
 from gateway.i18n import translate
 from gateway.ports.access import AccessChange
-from gateway.ports.channel import IntakeResult, IntakeVerdict, MembershipChange, in_english
+from gateway.ports.channel import IntakeResult, IntakeVerdict, MembershipChange
 from gateway.ports.metrics import MetricsRecorder
 from gateway.text.text_units import safe_display_name
 
@@ -90,7 +90,7 @@ class UnknownSenderHandler:
     owner: FindOwner
     meter: MetricsRecorder
     now: Callable[[], datetime]
-    language: Language = in_english
+    locales: ChatLocales
     unanswered: Counter[str] = field(default_factory=Counter, init=False)  # messages beyond a day's lines, by channel
 
     async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
@@ -168,7 +168,7 @@ class UnknownSenderHandler:
     async def _answer(
         self, message: InboundMessage, rejected: Rejected, now: datetime, expired: dict[str, str]
     ) -> _UnknownSenderReply:
-        has_pairing, language = self.roster.has_pairing(message.key.channel), self.language(message.key)
+        has_pairing, language = self.roster.has_pairing(message.key.channel), self.locales.language(message.key)
         if message.chat_kind is ChatKind.DIRECT:
             if has_pairing:
                 return await self._with_code(message, rejected, now, expired)
@@ -202,11 +202,11 @@ class UnknownSenderHandler:
             "at": format_time(now),
             "until": format_time(now + GOOD_FOR),
         }
-        text = translate("unknown_senders.code", self.language(message.key), code=format_code(code))
+        text = translate("unknown_senders.code", self.locales.language(message.key), code=format_code(code))
         answer = _UnknownSenderReply(text, {note: encode_note(waiting)})
         at = await self.owner(channel)
         if at is not None:
-            language = self.language(at.key)
+            language = self.locales.language(at.key)
             who = person_label(sender.id, name, language)
             asked = translate("unknown_senders.ask_person", language, who=who, channel=channel, code=format_code(code))
             if rejected.reason is RejectionReason.GUEST:
@@ -264,7 +264,7 @@ class ChatApprovals:
     _: KW_ONLY
     owner: FindOwner
     now: Callable[[], datetime]
-    language: Language = in_english
+    locales: ChatLocales
     group_policy_of: Callable[[MembershipChange], str | None] = lambda _: None
 
     async def handle_membership(self, place: MembershipChange) -> None:
@@ -349,7 +349,7 @@ class ChatApprovals:
         at = await self.owner(place.channel) if asked < MOST_ASKED else None
         if at is None:
             return ()
-        language, by = self.language(at.key), place.by
+        language, by = self.locales.language(at.key), place.by
         where = person_label(place.entry, safe_display_name(place.title), language)
         if by is not None:
             who = person_label(by.id, safe_display_name(by.name), language)

@@ -185,7 +185,7 @@ class Runtime:
     @cached_property
     def owner_claims(self) -> OwnerClaims:
         """Codes that make their sender an owner."""
-        return OwnerClaims(self.roster, now=self.now, language=self.locales.language)
+        return OwnerClaims(self.roster, now=self.now, locales=self.locales)
 
     @cached_property
     def access_notes(self) -> NoteStore:
@@ -195,7 +195,7 @@ class Runtime:
     @cached_property
     def pairing(self) -> PairingService:
         """Requests of unknown senders and chats that wait for an owner."""
-        return PairingService(self.roster, self.access_notes, now=self.now, language=self.locales.language)
+        return PairingService(self.roster, self.access_notes, now=self.now, locales=self.locales)
 
     @cached_property
     def unknown_senders(self) -> UnknownSenderHandler:
@@ -206,7 +206,7 @@ class Runtime:
             owner=self.owner_chats,
             meter=self.meter,
             now=self.now,
-            language=self.locales.language,
+            locales=self.locales,
         )
 
     @cached_property
@@ -222,7 +222,7 @@ class Runtime:
             self.access_notes,
             owner=self.owner_chats,
             now=self.now,
-            language=self.locales.language,
+            locales=self.locales,
             group_policy_of=group_policy,
         )
 

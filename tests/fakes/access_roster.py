@@ -11,9 +11,9 @@ from gateway.access.access_control import AccessControlService, AccessRoster
 from gateway.access.pairing_service import OwnerClaims
 from gateway.admission import AdmissionPolicy, Admitted, Decision, admit, policy_of
 from gateway.events import InboundMessage, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports.channel import in_english
 from gateway.settings.channel_blocks import entry_error
 from gateway.store.sql_store import SqlStore
+from tests.fakes.locales import FixedLocales
 from tests.fakes.turns import START, WallClock
 
 KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", "web": "web"}
@@ -45,7 +45,7 @@ class RosterScene:
     @property
     def claims(self) -> OwnerClaims:
         """Codes of owners to be."""
-        return OwnerClaims(self.roster, now=self.wall.now, language=in_english)
+        return OwnerClaims(self.roster, now=self.wall.now, locales=FixedLocales())
 
     def judge(self, message: InboundMessage) -> Decision:
         """Admit as the gateway does."""

@@ -17,6 +17,7 @@ from gateway.events import ChatKind, InboundMessage, OutboundMessage, Sender, Se
 from gateway.ports.access import DecisionActor, MessageContext
 from gateway.ports.channel import MembershipChange
 from gateway.store.sql_store import SqlStore
+from tests.fakes.locales import FixedLocales
 from tests.fakes.meter import FakeMeter
 
 OWNER = SessionKey("telegram", "42")
@@ -64,16 +65,22 @@ class AccessScene:
         async def at(_: str) -> OwnerAddress | None:
             return OwnerAddress(OWNER) if owner else None
 
-        self.pairing = PairingService(roster, notes, now=now)
+        self.pairing = PairingService(roster, notes, now=now, locales=FixedLocales())
         self.strangers = UnknownSenderHandler(
             roster,
             notes,
             owner=at,
             meter=FakeMeter(),
             now=now,
+            locales=FixedLocales(),
         )
         self.places = ChatApprovals(
-            roster, notes, owner=at, now=now, group_policy_of=lambda place: DECIDED.get(place.entry)
+            roster,
+            notes,
+            owner=at,
+            now=now,
+            locales=FixedLocales(),
+            group_policy_of=lambda place: DECIDED.get(place.entry),
         )
 
     async def knock(self, sender: str, *, reason: RejectionReason = RejectionReason.STRANGER, **facts: Any) -> str:

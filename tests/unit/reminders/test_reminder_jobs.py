@@ -17,12 +17,12 @@ from agent.memory.jobs.job_runner import LONGEST_SLEEP, Handler, JobRunner
 from agent.reminders.recurrence import parse_slot, to_utc
 from agent.reminders.reminder import DO, SAY, Reminder, job_prefix, reminders_in
 from agent.reminders.reminder_jobs import FAILED, REMINDER_JOBS, REVOKED, ReminderJobs, settle_job
-from gateway.chat_locales import ChatLocales
 from gateway.events import InboundMessage, Role, SessionKey, turn_id
 from gateway.store.engine import StoreLimits
 from gateway.store.records import SqlPreferences
 from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
+from tests.fakes.locales import FixedLocales
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import kill, open_inline_store
 
@@ -78,7 +78,7 @@ class ReminderScene:
             journal=journal or self.store.journal,
             records=self.store.records,
             preferences=_Choices(self.quiet),
-            locales=BerlinLocales(),
+            locales=FixedLocales(BERLIN),
             has_lost_access=lambda message: message.sender.id == self.blocked,
             open_chat=self.open_chat,
             now=self.clock,
@@ -112,21 +112,6 @@ class ReminderScene:
     async def set_now(self) -> list[Reminder]:
         """Return the reminders that are set."""
         return reminders_in(await self.store.jobs.pending_of("remind"))
-
-
-class BerlinLocales(ChatLocales):
-    """English, in the time zone of Berlin."""
-
-    def __init__(self) -> None:
-        """Know nobody."""
-
-    def language(self, key: SessionKey) -> str:
-        """Return English."""
-        return "en"
-
-    def zone(self, scope: str) -> str:
-        """Return the zone."""
-        return BERLIN
 
 
 class _Choices(SqlPreferences):
