@@ -42,6 +42,7 @@ from gateway.ports.channel import ChannelCapabilities, ChatActivity, PlatformEve
 _FATAL_PAUSE = 900.0  # seconds after a refused token or intent: each attempt costs one of the day's 1,000 IDENTIFYs
 _LOGIN_WAIT = timedelta(seconds=2)
 _FOLLOWED_THREADS = 5_000
+_PREVIEW_INTERVAL = timedelta(seconds=1.2)
 _TYPING_INTERVAL = 8.0  # seconds; Discord shows it for ten
 
 
@@ -72,7 +73,7 @@ class DiscordChannel:
         send_key=True,
         send_key_for=timedelta(minutes=2),  # Discord remembers a nonce for "a few minutes"
         rings=True,
-        preview_every=timedelta(seconds=1.2),
+        preview_every=_PREVIEW_INTERVAL,
         shows_activity=True,
         file_limit=render.FILE_LIMIT,
         choices=render.MOST_BUTTONS,

@@ -97,7 +97,7 @@ class ChannelCapabilities:
     send_key: bool = False  # the platform deduplicates by part id, so that uncertain parts may be resent
     send_key_for: timedelta | None = None  # for how long; None = always
     rings: bool = False  # new messages notify users, edits do not
-    preview_every: timedelta | None = None  # shortest time between preview edits; None = no previews
+    preview_every: timedelta | None = None  # shortest time before and between preview edits; None = no previews
     shows_activity: bool = False  # typing or status
     file_limit: int = 0  # largest file that can be sent, in bytes; 0 = no files
     max_parts: int = 40  # a longer answer is cut, with a notice

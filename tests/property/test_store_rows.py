@@ -39,7 +39,10 @@ def every(kind: type[T], /, **fields: st.SearchStrategy[object]) -> st.SearchStr
 
     So a field that is added to an event without its codec fails here, not in a chat.
     """
-    assert set(fields) == {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    differing = set(fields) ^ {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    assert not differing, (
+        f"{kind.__name__}: write and read {sorted(differing)} in row_codec.py, and name a strategy here"
+    )
     return st.builds(kind, **fields)
 
 
