@@ -7,6 +7,7 @@ import errno
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -297,6 +298,34 @@ async def test_nothing_is_read_where_nothing_changed(tmp_path: Path) -> None:
         await scene.writer.notice(BOBS_SCOPE)
     assert not disk.calls
     assert not (tmp_path / BOBS_SCOPE).exists()
+
+
+class ThreadCounter(ThreadPoolExecutor):
+    """The event loop's threads, whose visits are counted."""
+
+    visits = 0
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Count a visit, and make it."""
+        self.visits += 1
+        return super().submit(*args, **kwargs)
+
+
+async def test_a_turn_visits_no_thread_where_nothing_changed(scene: MirrorScene) -> None:
+    """Every turn asks for edits; files that were looked at cost it some system calls, and no visit of a thread."""
+    threads = ThreadCounter(1)
+    asyncio.get_running_loop().set_default_executor(threads)
+    await scene.change(TEA)
+    await scene.passes()
+    await scene.notice()
+    visits = threads.visits
+    assert visits
+    for _ in range(3):
+        await scene.notice()
+    assert threads.visits == visits
+    scene.edit(TEA + DOG)
+    await scene.notice()
+    assert await scene.text() == TEA + DOG
 
 
 async def test_an_edit_of_the_same_size_in_the_same_moment_is_noticed(scene: MirrorScene) -> None:
