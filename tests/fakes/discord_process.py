@@ -106,9 +106,11 @@ def _import_all() -> None:
     import time_machine  # noqa: F401 - for the children
     import uvicorn
 
-    import channels.discord.adapter  # noqa: F401 - for the children
     import gateway.app  # noqa: F401 - for the children
+    from channels.discord.adapter import DiscordChannel
 
+    # The pause before a new session, where an old one was not taken up again; the small Discord asks for none.
+    DiscordChannel.__init__.__kwdefaults__ = {"identify_pause": 0.05}
     uvicorn.Config(_nothing).load()
     for group in ("parlour.channels", "parlour.commands", "parlour.tools"):
         for entry in entry_points(group=group):
