@@ -46,6 +46,33 @@ async def test_scrolling_up_brings_the_rest_without_moving_what_is_read(chromium
         assert len(days) == len(set(days)) == 6
 
 
+_NOTE_FIRST_FRAME = """
+new MutationObserver((_, observer) => {
+  if (!document.querySelector(".line")) return;
+  observer.disconnect();
+  requestAnimationFrame(() => { window.drawnFirst = document.querySelectorAll(".line").length; });
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+async def test_the_newest_lines_are_drawn_first_and_the_rest_of_the_page_behind_them(chromium: Browser) -> None:
+    """A window shows some ten lines; each of the page's lines is there once, in order, and the window stays below."""
+    today = datetime.now(UTC).replace(hour=12, minute=0)
+    lines = [line(n, f"{n}: words", today - timedelta(days=(59 - n) // 20)) for n in range(60)]
+    async with serve_page(FakePageServices(lines=lines)) as served:
+        page = await chromium.new_page(timezone_id="UTC")
+        await page.add_init_script(_NOTE_FIRST_FRAME)
+        await page.goto(served.url)
+        await expect(page.locator(".line")).to_have_count(60)
+        assert await page.evaluate("window.drawnFirst") == 24
+        texts = await page.locator(".line .body").all_text_contents()
+        assert [int(text.partition(":")[0]) for text in texts] == list(range(60))
+        assert await page.locator(".day").count() == 3
+        await page.wait_for_function(
+            "it => it.scrollHeight - it.scrollTop - it.clientHeight < 2", arg=await page.query_selector("#scroller")
+        )
+
+
 async def test_a_window_too_many_says_why_and_comes_in_when_it_can(chromium: Browser) -> None:
     """The page shows the server's line, tries again by itself, and forgets the line once it is let in."""
     async with serve_page(FakePageServices()) as served:

@@ -222,7 +222,7 @@ function resend() {
   clearTimeout(again);
   again = 0;
   for (const message of pending.all()) {
-    if (chat.knows(message.id) && chat.mine.get(message.id).dataset.state === "accepted") {
+    if (chat.hasAccepted(message.id)) {
       pending.remove(message.id);
       continue;
     }

@@ -13,6 +13,7 @@ export const LOCALE = navigator.languages.find((each) => each.split("-")[0] === 
 const CLOCK = new Intl.DateTimeFormat(LOCALE, { timeStyle: "short" });
 
 const NEAR = 80; // pixels from the end that still count as reading the newest, and from the top as the oldest
+const SHOWN_FIRST = 24; // newest lines of a history, more than a window shows; the others are drawn behind them
 const ADJACENT = 40; // lines above the oldest one that the browser draws although they are out of sight
 
 export class Chat {
@@ -49,6 +50,7 @@ export class Chat {
     this.lastDay = "";
     this.before = ""; // where the oldest line stands when there are older ones that nobody asked for
     this.sought = ""; // turn that a reader wants to see
+    this.later = []; // lines of the history that are not drawn yet
   }
 
   get isEmpty() {
@@ -58,11 +60,26 @@ export class Chat {
   /** Show the conversation as the server has it; *before* is set when there are lines before these. */
   restore(lines, before = "") {
     this.forget();
-    this.add(lines);
+    let start = Math.max(lines.length - SHOWN_FIRST, 0);
+    while (start > 0 && lines[start].role !== "user") start -= 1; // a turn is drawn as a whole
+    this.add(lines.slice(start));
     this.versions.arrange(this.list);
-    this.before = before;
     this.toEnd();
-    this.askEarlier();
+    if (start > 0) this.drawLater(lines.slice(0, start), before);
+    else {
+      this.before = before;
+      this.askEarlier();
+    }
+  }
+
+  /** Draw lines above the newest ones once those are on the screen. */
+  drawLater(lines, before) {
+    this.later = lines;
+    afterFrames(2, () => {
+      if (this.later !== lines) return; // another history came
+      this.later = [];
+      this.prepend(lines, before);
+    });
   }
 
   /** Show the lines of *turn*, however far back they are. */
@@ -145,8 +162,10 @@ export class Chat {
     return [...this.list.querySelectorAll(".line.user")];
   }
 
-  knows(id) {
-    return this.mine.has(id);
+  /** True when the server has the message *id* of a person here. */
+  hasAccepted(id) {
+    if (this.later.some((line) => (line.message || line.id) === id)) return true;
+    return this.mine.get(id)?.dataset.state === "accepted";
   }
 
   /** Show what a person here said; a known id changes nothing. */
