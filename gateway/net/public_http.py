@@ -146,9 +146,9 @@ class PublicHttpClient:
         target, previous, left = parse_public_url(url, ports=self._ports), "", self._total
         headers = {"Accept": accept, "Accept-Language": "en, *;q=0.5"}
         clock = asyncio.get_running_loop().time
-        async with self._open_session(is_checked=True) as session:
+        async with self.open_session(is_checked=True, force_close=True, limit=1) as session:
             for _ in range(_REDIRECTS + 1):
-                self._check_host(target)
+                self.check_host(target)
                 host = target.raw_host or ""
                 # Waiting for the host's turn does not count as its time.
                 async with self._rates.open_slot(host, is_paced=host != previous):
@@ -168,14 +168,17 @@ class PublicHttpClient:
             target = URL(url)
         except ValueError:
             raise FetchFailed("this is no web address") from None
-        async with self._rates.open_slot(""), self._open_session(is_checked=False) as session:
+        async with self._rates.open_slot(""), self.open_session(is_checked=False, force_close=True) as session:
             found = await self._request(session, method, target, self._total, headers=headers or {}, json=json)
         if isinstance(found, URL):
             raise FetchFailed("the service redirects elsewhere")
         return found
 
-    def _check_host(self, url: URL) -> None:
-        """Refuse what the proxy would resolve, or what would bypass it; sockets of our own are checked anyway."""
+    def check_host(self, url: URL) -> None:
+        """Refuse what the proxy would resolve, or what would bypass it; sockets of our own are checked anyway.
+
+        Raises FetchFailed.
+        """
         host = (url.raw_host or "").rstrip(".")
         literal = _literal_of(host)
         if literal and not is_public(literal):
@@ -183,22 +186,25 @@ class PublicHttpClient:
         if self._proxy and not literal and is_direct(host):
             raise FetchFailed(NOT_PUBLIC)
 
-    @asynccontextmanager
-    async def _open_session(self, *, is_checked: bool) -> AsyncIterator[aiohttp.ClientSession]:
-        options: dict[str, Any] = {"force_close": True, "limit": 1}
+    def open_session(
+        self, *, is_checked: bool, timeout: aiohttp.ClientTimeout | None = None, **options: Any
+    ) -> aiohttp.ClientSession:
+        """Return a session whose sockets, if *is_checked*, connect to public addresses only (`NotPublicAddress`).
+
+        Without *timeout* none is set. *options* are those of the connector. Call `check_host` before each request.
+        """
         if is_checked:
             options["socket_factory"] = _open_public_socket
         if not self._proxy:
             options |= {"resolver": self._resolver(), "use_dns_cache": False}
-        async with aiohttp.ClientSession(
+        return aiohttp.ClientSession(
             connector=connector(self._proxy, **options),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": f"Parlour/{package_version()}", "Accept-Encoding": "gzip, deflate"},
             trust_env=False,
             auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None),  # ours includes the reading of the body
-        ) as session:
-            yield session
+            timeout=timeout or aiohttp.ClientTimeout(total=None),  # ours includes the reading of the body
+        )
 
     async def _request(
         self, session: aiohttp.ClientSession, method: str, url: URL, seconds: float, **options: Any

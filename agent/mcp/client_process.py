@@ -1,0 +1,473 @@
+"""Child process that speaks MCP for the gateway; started by path with ``python -I``, never imported.
+
+It has neither network nor files: the kernel confines it before it reads the first byte of a server. Its HTTP requests
+are sent by the gateway (`http_relay.py`), which checks addresses and adds credentials. A line of JSON comes in for each
+job, response and piece of a body; one goes out for each result, request and note of progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import itertools
+import json
+import os
+import resource
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import parlour  # noqa: F401 -- isolated, Python finds our packages by it
+
+import httpx2
+import jsonschema
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, Implementation, Tool, ToolListChangedNotification
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from agent.attachments.process_confinement import confine_process
+
+MEMORY = 1 << 30  # bytes of address space
+LONGEST_LINE = 8 << 20  # bytes of a frame in either direction
+LONGEST_EVENT = 4 << 20  # bytes of one event of a stream
+MOST_PAGES = 20
+MOST_TOOLS = 64
+LONGEST_LIST = 256 << 10  # bytes of all tools of a server
+LONGEST_SCHEMA = 8 << 10
+LONGEST_DESCRIPTION = 1_024  # characters
+LONGEST_RESULT = 1 << 20  # bytes
+MOST_PARTS = 20  # of a result
+MOST_SESSIONS = 4
+MOST_NOTIFICATIONS = 100  # of one server in a second
+_UNTRIED_AFTER = 30.0  # seconds after which a session of the old protocol is tried before a call that acts
+_CLOSE_WITHIN = 2.0
+_TERMINATED = "Session terminated"  # the SDK's text for a session that the server no longer knows
+
+Frame = Mapping[str, Any]
+
+
+class CallFailed(Exception):
+    """A job failed: `kind` is down, changed, invalid, refused or broken; `is_sent` is True if the server may act."""
+
+    def __init__(self, text: str, kind: str, *, is_sent: bool = False) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.is_sent = is_sent
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """Whether a request of the current call has left the gateway."""
+
+    is_sent: bool = False
+
+
+_attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
+
+
+class RelayTransport(httpx2.AsyncBaseTransport):
+    """Sends requests through the gateway."""
+
+    def __init__(self, relay: Relay, server: str) -> None:
+        self._relay = relay
+        self._server = server
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Return the response, whose body is read as it arrives. Raises httpx2.TransportError."""
+        body = await request.aread()
+        return await self._relay.send(self._server, request, body)
+
+
+class Relay:
+    """Requests that the gateway sends for us."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._open: dict[int, asyncio.Queue[Frame]] = {}
+
+    async def send(self, server: str, request: httpx2.Request, body: bytes) -> httpx2.Response:
+        """Send *request* to *server*. Raises httpx2.TransportError."""
+        number, frames = next(self._numbers), asyncio.Queue[Frame]()
+        self._open[number] = frames
+        attempt = _attempt.get()
+        try:
+            write(
+                {
+                    "http": number,
+                    "server": server,
+                    "method": request.method,
+                    "url": str(request.url),
+                    "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in request.headers.raw],
+                    "body": base64.b64encode(body).decode(),
+                }
+            )
+            head = await frames.get()
+        except BaseException:
+            self.end(number)
+            raise
+        if attempt is not None and head.get("is_sent", True):
+            attempt.is_sent = True
+        if "failed" in head:
+            self.end(number, is_known=True)
+            raise httpx2.ConnectError(str(head["failed"]))
+        stream = _RelayStream(self, number, frames)
+        return httpx2.Response(int(head["status"]), headers=head["headers"], stream=stream, request=request)
+
+    def receive(self, frame: Frame) -> None:
+        """Take a response, a piece of its body or its end."""
+        if (frames := self._open.get(frame["http"])) is not None:
+            frames.put_nowait(frame)
+
+    def end(self, number: int, *, is_known: bool = False) -> None:
+        """End a request; the gateway stops reading its response, unless it *is_known* to have ended."""
+        if self._open.pop(number, None) is not None and not is_known:
+            write({"http": number, "end": True})
+
+
+class _RelayStream(httpx2.AsyncByteStream):
+    def __init__(self, relay: Relay, number: int, frames: asyncio.Queue[Frame]) -> None:
+        self._relay = relay
+        self._number = number
+        self._frames = frames
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            frame = await self._frames.get()
+            if "data" in frame:
+                yield base64.b64decode(frame["data"])
+                continue
+            self._relay.end(self._number, is_known=True)
+            if "failed" in frame:
+                raise httpx2.ReadError(str(frame["failed"]))
+            return
+
+    async def aclose(self) -> None:
+        self._relay.end(self._number)
+
+
+@dataclass(eq=False)
+class _Session:
+    """A connection to one server, held open by a task of its own, as the SDK requires."""
+
+    server: Frame
+    relay: Relay
+    client: Client | None = None
+    tools: Mapping[str, tuple[Tool, str]] = field(default_factory=dict)  # with their digests, by name
+    left_out: int = 0  # tools beyond the limits
+    is_stale: bool = False
+    used_at: float = 0.0
+    calls: int = 0  # that run
+    _closing: asyncio.Event = field(default_factory=asyncio.Event)
+    _notified: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_NOTIFICATIONS))
+    _task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect and read the list of tools. Raises CallFailed."""
+        is_open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run(is_open))
+        try:
+            await is_open
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+
+    async def _run(self, is_open: asyncio.Future[None]) -> None:
+        name, version = self.server["name"], str(self.server["version"])
+        transport = RelayTransport(self.relay, name)
+        try:
+            async with httpx2.AsyncClient(transport=transport, timeout=None) as http:
+                streams = streamable_http_client(
+                    self.server["url"], http_client=http, max_sse_event_size=LONGEST_EVENT
+                )
+                info = Implementation(name="Parlour", version=version)
+                async with Client(streams, client_info=info, message_handler=self._notice, cache=None) as self.client:
+                    self.tools, self.left_out = await _read_tools(self.client)
+                    if not is_open.done():
+                        is_open.set_result(None)
+                    await self._closing.wait()
+        except BaseException as error:
+            self.is_stale = True
+            if not is_open.done():
+                is_open.set_exception(_failure(error, is_sent=False))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self.is_stale = True
+
+    async def _notice(self, message: object) -> None:
+        """Take a notification of the server; close the connection if they are too many, or its tools changed."""
+        now = time.monotonic()
+        self._notified.append(now)
+        is_flood = len(self._notified) == MOST_NOTIFICATIONS and now - self._notified[0] < 1.0
+        if is_flood or isinstance(message, ToolListChangedNotification):
+            self.is_stale = True
+        if is_flood:
+            self._closing.set()
+
+    async def close(self) -> None:
+        """End the connection within a moment."""
+        self.is_stale = True
+        self._closing.set()
+        if self._task is not None:
+            _, left = await asyncio.wait({self._task}, timeout=_CLOSE_WITHIN)
+            for task in left:
+                task.cancel()
+
+    @property
+    def is_legacy(self) -> bool:
+        """True if the server holds a session, which it may forget."""
+        return self.client is not None and self.client.protocol_version not in MODERN_PROTOCOL_VERSIONS
+
+
+async def _read_tools(client: Client) -> tuple[Mapping[str, tuple[Tool, str]], int]:
+    """Return the tools with their digests within the limits, and the number of those left out."""
+    found: dict[str, tuple[Tool, str]] = {}
+    size = left_out = 0
+    cursor: str | None = None
+    for _ in range(MOST_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            canonical = _canonical(tool)
+            size += len(canonical)
+            is_small = len(json.dumps(tool.input_schema)) <= LONGEST_SCHEMA and size <= LONGEST_LIST
+            if not is_small or len(found) >= MOST_TOOLS or tool.name in found:
+                left_out += 1
+                continue
+            found[tool.name] = (tool, hashlib.sha256(canonical).hexdigest())
+        cursor = page.next_cursor
+        if not cursor or size > LONGEST_LIST:
+            break
+    return found, left_out
+
+
+def _canonical(tool: Tool) -> bytes:
+    facts = {"name": tool.name, "description": tool.description or "", "inputSchema": tool.input_schema}
+    return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+
+
+class McpChild:
+    """Runs the gateway's jobs: to list the tools of a server, and to call one."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._relay = Relay()
+        self._sessions: dict[str, _Session] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._jobs: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Do jobs until standard input ends."""
+        while line := await self._reader.readline():
+            frame = json.loads(line)
+            if "http" in frame:
+                self._relay.receive(frame)
+            elif "cancel" in frame:
+                if (job := self._jobs.get(frame["cancel"])) is not None:
+                    job.cancel()
+            else:
+                number = frame["job"]
+                job = self._jobs[number] = asyncio.create_task(self._do(number, frame))
+                job.add_done_callback(lambda _, number=number: self._jobs.pop(number, None))
+
+    async def _do(self, number: int, frame: Frame) -> None:
+        try:
+            done = await (self._call(number, frame) if "tool" in frame else self._list(frame))
+        except asyncio.CancelledError:
+            write({"job": number, "failed": "it was stopped", "kind": "broken", "is_sent": True})
+            raise
+        except Exception as error:  # noqa: BLE001 - the child's boundary: servers cause whatever they like
+            failed = _failure(error, is_sent=True)
+            write({"job": number, "failed": str(failed), "kind": failed.kind, "is_sent": failed.is_sent})
+        else:
+            write({"job": number, "done": done})
+
+    async def _list(self, frame: Frame) -> Mapping[str, Any]:
+        """Return the tools that the server offers now."""
+        if (session := self._sessions.get(frame["server"]["name"])) is not None:
+            session.is_stale = True
+        session = await self._session(frame["server"])
+        tools = [
+            {
+                "name": tool.name,
+                "description": (tool.description or "")[:LONGEST_DESCRIPTION],
+                "schema": tool.input_schema,
+                "digest": digest,
+            }
+            for tool, digest in session.tools.values()
+        ]
+        return {"tools": tools, "left_out": session.left_out}
+
+    async def _call(self, number: int, frame: Frame) -> Mapping[str, Any]:
+        """Call a tool; again on a new session if the server has forgotten ours and the call may be repeated."""
+        for is_last in (False, True):
+            session, attempt = await self._session(frame["server"]), _Attempt()
+            name, arguments = frame["tool"], frame["arguments"]
+            tool, digest = session.tools.get(name, (None, ""))
+            if tool is None or digest != frame["digest"]:
+                raise CallFailed("the tool has changed since it was pinned", "changed")
+            _check_arguments(tool, arguments)
+            token = _attempt.set(attempt)
+            session.calls += 1
+            try:
+                result = await session.client.call_tool(  # type: ignore[union-attr]  # an open session has one
+                    name,
+                    arguments,
+                    progress_callback=_Progress(number),
+                    meta={"parlour/call": frame["key"]},
+                )
+            except MCPError as error:
+                is_forgotten = error.message == _TERMINATED or session.is_stale
+                if is_forgotten and not is_last and (frame["may_repeat"] or not attempt.is_sent):
+                    session.is_stale = True
+                    continue
+                raise CallFailed(error.message, "refused", is_sent=attempt.is_sent) from error
+            except Exception as error:
+                raise _failure(error, is_sent=attempt.is_sent) from error
+            finally:
+                _attempt.reset(token)
+                session.calls -= 1
+                session.used_at = time.monotonic()
+            return _encode(result)
+        raise CallFailed("the server ended the session twice", "broken", is_sent=True)
+
+    async def _session(self, server: Frame) -> _Session:
+        """Return the open session of *server*; connect if there is none, or if it is of no use any more."""
+        name = server["name"]
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            session = self._sessions.get(name)
+            if session is not None and session.server == server and await _is_usable(session):
+                return session
+            if session is not None:
+                del self._sessions[name]
+                await session.close()
+            await self._make_room()
+            session = _Session(server, self._relay)
+            await session.open()
+            session.used_at = time.monotonic()
+            self._sessions[name] = session
+            return session
+
+    async def _make_room(self) -> None:
+        idle = sorted((each for each in self._sessions.values() if not each.calls), key=lambda each: each.used_at)
+        for session in idle[: max(0, len(self._sessions) - MOST_SESSIONS + 1)]:
+            del self._sessions[session.server["name"]]
+            await session.close()
+
+
+async def _is_usable(session: _Session) -> bool:
+    """Return True if the session stands, as far as can be told without a call."""
+    if session.is_stale or session.client is None:
+        return False
+    if session.is_legacy and time.monotonic() - session.used_at > _UNTRIED_AFTER:
+        try:
+            async with asyncio.timeout(5):
+                await session.client.send_ping()
+        except Exception:  # noqa: BLE001 - whatever is wrong with it, a new one is opened
+            return False
+    return True
+
+
+class _Progress:
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._at = 0.0
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        now = time.monotonic()
+        if now - self._at >= 1.0:
+            self._at = now
+            write({"job": self._number, "progress": (message or "")[:200], "step": int(progress), "of": int(total or 0)})
+
+
+def _check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
+    """Raise CallFailed for arguments that do not fit the tool's schema."""
+    validator = jsonschema.Draft202012Validator(tool.input_schema)
+    error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
+    if error is not None:
+        where = ".".join(map(str, error.absolute_path)) or "all"
+        raise CallFailed(f"wrong arguments: {where}: {error.message[:300]}", "invalid")
+
+
+def _encode(result: CallToolResult) -> Mapping[str, Any]:
+    """Return the parts of a result within the limits."""
+    parts: list[Mapping[str, str]] = []
+    left, is_cut = LONGEST_RESULT, len(result.content) > MOST_PARTS
+    for each in result.content[:MOST_PARTS]:
+        match each.type:
+            case "text":
+                part = {"text": each.text}
+            case "image":
+                part = {"picture": each.data, "media_type": each.mime_type}
+            case "resource_link":
+                part = {"text": f"(a link that is not opened: {each.name}, {each.uri})"}
+            case "resource" if isinstance(getattr(each.resource, "text", None), str):
+                part = {"text": each.resource.text}
+            case kind:
+                part = {"text": f"(a part of the kind {kind}, which cannot be shown)"}
+        size = sum(map(len, part.values()))
+        if size > left:
+            is_cut = True
+            part = {"text": part["text"][:left]} if "text" in part else {"text": "(a picture that is too large)"}
+        left -= min(size, left)
+        parts.append(part)
+    if result.structured_content is not None and not any("text" in part for part in parts):
+        parts.append({"text": json.dumps(result.structured_content, ensure_ascii=False)[:left]})
+    return {"parts": parts, "is_error": bool(result.is_error), "is_cut": is_cut}
+
+
+def _failure(error: BaseException, *, is_sent: bool) -> CallFailed:
+    """Return *error* as a failed job: the innermost one of a group says what happened."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    if isinstance(error, CallFailed):
+        return error
+    if isinstance(error, MCPError):
+        return CallFailed(error.message, "refused", is_sent=is_sent)
+    if isinstance(error, httpx2.TransportError):
+        return CallFailed(str(error), "down", is_sent=is_sent)
+    return CallFailed(f"the server breaks the protocol ({type(error).__name__})", "broken", is_sent=is_sent)
+
+
+def write(frame: Frame) -> None:
+    """Write a line to the gateway, which reads at any time."""
+    sys.stdout.buffer.write(json.dumps(frame).encode() + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def drop_privileges() -> None:
+    """Take away files, network and programs; nothing of this can be undone in this process."""
+    for limit, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_CORE, 0)):
+        try:
+            resource.setrlimit(limit, (most, most))
+        except (OSError, ValueError):
+            if sys.platform == "linux":
+                raise
+    with suppress(OSError):
+        os.nice(5)
+    confine_process()
+
+
+async def _serve() -> None:
+    reader = asyncio.StreamReader(limit=LONGEST_LINE)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
+    await McpChild(reader).run()
+
+
+def main() -> None:
+    """Do the gateway's jobs until standard input ends."""
+    with asyncio.Runner() as runner:
+        runner.get_loop()  # its sockets are made before the kernel refuses them
+        drop_privileges()
+        runner.run(_serve())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
