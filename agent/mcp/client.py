@@ -1,9 +1,7 @@
-"""Calls tools of MCP servers through a confined child process, and sends the child's HTTP requests.
+"""Calls tools of MCP servers through a confined child process.
 
 The child (`client_process.py`) runs the SDK: it parses all that servers send, and has neither network nor files. Its
-requests go through the gateway's own HTTP client, to the origin of the server and nowhere else, and only to public
-addresses unless the operator has said that the server is private. The child is started by the first job and ends after
-five minutes without one.
+requests are sent for it (`http_relay.py`). It is started by the first job, and ends after five minutes without one.
 """
 
 from __future__ import annotations
@@ -16,36 +14,29 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import structlog
-from yarl import URL
 
 from gateway.errors import ParlourError
 from gateway.installation import package_version
-from gateway.net.public_http import NOT_PUBLIC, FetchFailed, NotPublicAddress, PublicHttpClient
+
+if TYPE_CHECKING:
+    from agent.mcp.http_relay import HttpRelay
 
 log = structlog.get_logger(__name__)
 
 IDLE = timedelta(minutes=5)  # that a child waits for a further job
-MOST_BYTES = 4 << 20  # of one response
 _CHILD = str(Path(__file__).with_name("client_process.py"))
 _LONGEST_LINE = 8 << 20  # bytes of a frame of the child's
-_PIECE = 1 << 16
 _AT_ONCE = 4  # jobs of one server
 _GRACE = 3.0  # seconds that the child has to end a job that was stopped; then it is killed
-_CONNECT_WITHIN = 10.0
-_PASSED_TO_SERVER = frozenset({"accept", "content-type", "last-event-id", "user-agent"})
-_PASSED_TO_CHILD = frozenset({"content-type", "location", "mcp-session-id", "retry-after"})
-_OF_PROTOCOL = "mcp-"  # headers of the protocol, in either direction
-_METHODS = frozenset({"GET", "POST", "DELETE"})
 
 
 class McpFailed(ParlourError):
@@ -105,6 +96,12 @@ class _Child:
         if self.process.stdin is not None and not self.process.stdin.is_closing():
             self.process.stdin.write(json.dumps(frame).encode() + b"\n")
 
+    async def drain(self) -> None:
+        """Wait until the child has read most of what was written."""
+        if self.process.stdin is not None:
+            with suppress(ConnectionError):
+                await self.process.stdin.drain()
+
     def kill(self) -> None:
         """End the child."""
         with suppress(ProcessLookupError):
@@ -114,15 +111,15 @@ class _Child:
 class McpClient:
     """Runs jobs in the child. Safe to share between turns."""
 
-    def __init__(self, http: PublicHttpClient, *, idle: timedelta = IDLE) -> None:
-        self._http = http
+    def __init__(self, *, proxy: str = "", idle: timedelta = IDLE) -> None:
+        self._proxy = proxy
+        self._relay: HttpRelay | None = None
         self._idle = idle.total_seconds()
         self._numbers = itertools.count(1)
         self._starting = asyncio.Lock()
         self._child: _Child | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._slots: dict[str, asyncio.Semaphore] = {}
-        self._sessions: dict[bool, aiohttp.ClientSession] = {}  # by whether private addresses are allowed
 
     async def list_tools(self, server: ServerAddress) -> tuple[Sequence[ListedTool], int]:
         """Return the tools that *server* offers now, and how many more it has than are taken. Raises McpFailed."""
@@ -167,9 +164,8 @@ class McpClient:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         await self._end_child()
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            await session.close()
+        if self._relay is not None:
+            await self._relay.close()
 
     # -- jobs ----------------------------------------------------------------------------------
 
@@ -213,6 +209,10 @@ class McpClient:
                 return self._child
             if find_spec("mcp") is None:
                 raise McpFailed("the package for it is not installed: pip install 'parlour[mcp]'", "down")
+            if self._relay is None:
+                from agent.mcp.http_relay import HttpRelay  # brings aiohttp, which a start does without
+
+                self._relay = HttpRelay(proxy=self._proxy)
             try:
                 process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-B", _CHILD),
@@ -243,7 +243,7 @@ class McpClient:
             while line := await child.process.stdout.readline():
                 self._take(child, json.loads(line))
         except (ValueError, KeyError, TypeError) as error:  # a line that is too long, or none of the protocol's
-            log.error("mcp.child_broken", error=type(error).__name__)
+            log.warning("mcp.child_broken", error=type(error).__name__)
         finally:
             child.kill()
             for request in child.requests.values():
@@ -262,7 +262,10 @@ class McpClient:
                 if (request := child.requests.get(number)) is not None:
                     request.cancel()
                 return
-            task = child.requests[number] = asyncio.create_task(self._relay(child, frame), name="mcp request")
+            relay, server = self._relay, child.servers.get(frame["server"])
+            assert relay is not None  # noqa: S101 - it is made before the child
+            sending = relay.send(frame, server, child.write, child.drain)
+            task = child.requests[number] = asyncio.create_task(sending, name="mcp request")
             task.add_done_callback(lambda _: child.requests.pop(number, None))
         elif (job := child.jobs.get(frame["job"])) is not None and not job.done.done():
             if "progress" in frame:
@@ -274,83 +277,3 @@ class McpClient:
                 )
             else:
                 job.done.set_result(frame["done"])
-
-    # -- requests of the child -----------------------------------------------------------------
-
-    async def _relay(self, child: _Child, frame: Mapping[str, Any]) -> None:
-        """Send a request of the child and hand the response over as it arrives."""
-        number, is_sent = frame["http"], False
-        try:
-            async with self._request(child, frame) as response:
-                is_sent = True
-                headers = [
-                    [name, value]
-                    for name, value in response.headers.items()
-                    if name.lower() in _PASSED_TO_CHILD or name.lower().startswith(_OF_PROTOCOL)
-                ]
-                child.write({"http": number, "status": response.status, "headers": headers})
-                size = 0
-                async for piece in response.content.iter_chunked(_PIECE):
-                    size += len(piece)
-                    if size > MOST_BYTES:
-                        raise McpFailed(f"the server sent more than {MOST_BYTES >> 20} MB", "broken")
-                    child.write({"http": number, "data": base64.b64encode(piece).decode()})
-                    await _drain(child)
-            child.write({"http": number, "end": True})
-        except McpFailed as error:
-            child.write({"http": number, "failed": str(error), "is_sent": is_sent or error.is_sent})
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            child.write({"http": number, "failed": _reason(error), "is_sent": is_sent or not _is_unsent(error)})
-
-    @asynccontextmanager
-    async def _request(self, child: _Child, frame: Mapping[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send the request of *frame* to its server. Raises McpFailed, aiohttp.ClientError and OSError."""
-        server = child.servers.get(frame["server"])
-        method, target = frame["method"], URL(frame["url"])
-        if server is None or method not in _METHODS or target.origin() != URL(server.url).origin():
-            raise McpFailed("the server named another address than its own", "broken")
-        if not server.is_private:
-            try:
-                self._http.check_host(target)
-            except FetchFailed as error:
-                raise McpFailed(str(error), "down") from None
-        headers = {
-            name: value
-            for name, value in frame["headers"]
-            if name.lower() in _PASSED_TO_SERVER or name.lower().startswith(_OF_PROTOCOL)
-        }
-        # Packed bodies are not asked for: what a small one unpacks to has no bound.
-        headers["Accept-Encoding"] = "identity"
-        session = self._session(is_private=server.is_private)
-        async with session.request(
-            method, target, headers=headers, data=base64.b64decode(frame["body"]) or None, allow_redirects=False
-        ) as response:
-            if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-                raise McpFailed("the server packs its answers, which was not asked for", "broken", is_sent=True)
-            yield response
-
-    def _session(self, *, is_private: bool) -> aiohttp.ClientSession:
-        if is_private not in self._sessions:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_WITHIN)
-            self._sessions[is_private] = self._http.open_session(is_checked=not is_private, timeout=timeout)
-        return self._sessions[is_private]
-
-
-async def _drain(child: _Child) -> None:
-    if child.process.stdin is not None:
-        with suppress(ConnectionError):
-            await child.process.stdin.drain()
-
-
-def _is_unsent(error: Exception) -> bool:
-    """Return True if *error* was raised before the request left."""
-    return isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-
-
-def _reason(error: Exception) -> str:
-    """Return what is wrong, without any address that a name resolved to."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return "its certificate is not valid for this address"
-    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotPublicAddress):
-        return NOT_PUBLIC
-    return "it cannot be reached" if _is_unsent(error) else "the connection broke"

@@ -17,19 +17,26 @@ import resource
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
-
-import parlour  # noqa: F401 -- isolated, Python finds our packages by it
+from functools import partial
+from typing import Any, cast
 
 import httpx2
 import jsonschema
+import parlour  # noqa: F401 -- isolated, Python finds our packages by it
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CallToolResult, Implementation, Tool, ToolListChangedNotification
+from mcp_types import (
+    CallToolResult,
+    Implementation,
+    RequestParamsMeta,
+    TextResourceContents,
+    Tool,
+    ToolListChangedNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agent.attachments.process_confinement import confine_process
@@ -48,6 +55,7 @@ MOST_SESSIONS = 4
 MOST_NOTIFICATIONS = 100  # of one server in a second
 _UNTRIED_AFTER = 30.0  # seconds after which a session of the old protocol is tried before a call that acts
 _CLOSE_WITHIN = 2.0
+_CALL_KEY = "parlour/call"  # the name of our idempotency key
 _TERMINATED = "Session terminated"  # the SDK's text for a session that the server no longer knows
 
 Frame = Mapping[str, Any]
@@ -104,7 +112,9 @@ class Relay:
                     "server": server,
                     "method": request.method,
                     "url": str(request.url),
-                    "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in request.headers.raw],
+                    "headers": [
+                        [name.decode("latin-1"), value.decode("latin-1")] for name, value in request.headers.raw
+                    ],
                     "body": base64.b64encode(body).decode(),
                 }
             )
@@ -183,9 +193,7 @@ class _Session:
         transport = RelayTransport(self.relay, name)
         try:
             async with httpx2.AsyncClient(transport=transport, timeout=None) as http:
-                streams = streamable_http_client(
-                    self.server["url"], http_client=http, max_sse_event_size=LONGEST_EVENT
-                )
+                streams = streamable_http_client(self.server["url"], http_client=http, max_sse_event_size=LONGEST_EVENT)
                 info = Implementation(name="Parlour", version=version)
                 async with Client(streams, client_info=info, message_handler=self._notice, cache=None) as self.client:
                     self.tools, self.left_out = await _read_tools(self.client)
@@ -274,7 +282,10 @@ class McpChild:
             else:
                 number = frame["job"]
                 job = self._jobs[number] = asyncio.create_task(self._do(number, frame))
-                job.add_done_callback(lambda _, number=number: self._jobs.pop(number, None))
+                job.add_done_callback(partial(self._end, number))
+
+    def _end(self, number: int, _: asyncio.Task[None]) -> None:
+        self._jobs.pop(number, None)
 
     async def _do(self, number: int, frame: Frame) -> None:
         try:
@@ -320,7 +331,7 @@ class McpChild:
                     name,
                     arguments,
                     progress_callback=_Progress(number),
-                    meta={"parlour/call": frame["key"]},
+                    meta=cast("RequestParamsMeta", {_CALL_KEY: frame["key"]}),  # any further names are allowed
                 )
             except MCPError as error:
                 is_forgotten = error.message == _TERMINATED or session.is_stale
@@ -383,7 +394,9 @@ class _Progress:
         now = time.monotonic()
         if now - self._at >= 1.0:
             self._at = now
-            write({"job": self._number, "progress": (message or "")[:200], "step": int(progress), "of": int(total or 0)})
+            write(
+                {"job": self._number, "progress": (message or "")[:200], "step": int(progress), "of": int(total or 0)}
+            )
 
 
 def _check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
@@ -407,7 +420,7 @@ def _encode(result: CallToolResult) -> Mapping[str, Any]:
                 part = {"picture": each.data, "media_type": each.mime_type}
             case "resource_link":
                 part = {"text": f"(a link that is not opened: {each.name}, {each.uri})"}
-            case "resource" if isinstance(getattr(each.resource, "text", None), str):
+            case "resource" if isinstance(each.resource, TextResourceContents):
                 part = {"text": each.resource.text}
             case kind:
                 part = {"text": f"(a part of the kind {kind}, which cannot be shown)"}

@@ -12,6 +12,8 @@ from agent.base.one_line import show_escapes
 from agent.base.transcript_lines import decode, kind_of, parse_time
 from agent.memory.storage.stored_sessions import StoredSessions
 from agent.tools.rights import QuestionReason, RefusalRule
+from agent.llm.chat_model import ToolCall
+from agent.tools.deferred_tools import inner_call
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import LONGEST_SHOWN, MOST_QUESTIONS
 from gateway.events import SessionKey, short_turn_id
@@ -76,11 +78,12 @@ def call_records(lines: Sequence[Line]) -> Iterator[ToolCallRecord]:
     calls = [(line, call) for line in lines for call in line.get("tool_calls") or ()]
     for number, (line, call) in enumerate(calls, 1):
         result = results.get(str(call["id"]), {})
+        made = inner_call(ToolCall(str(call["id"]), str(call["function"]["name"]), str(call["function"]["arguments"])))
         yield ToolCallRecord(
             turn=str(line.get("turn", "")),
             number=number,
-            tool=str(call["function"]["name"]),
-            arguments=str(call["function"]["arguments"]),
+            tool=made.name,
+            arguments=made.arguments,
             outcome=_outcome(result),
             rule=str(result.get("refused", "")),
             question=str((result.get("ask") or {}).get("id", "")),

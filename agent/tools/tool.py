@@ -25,6 +25,7 @@ from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.reminders.reminder_access import ReminderAccess
 from gateway.errors import NothingHappened as NothingHappened
+from gateway.errors import ToolFailed
 from gateway.events import AnswerSource, ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.journal import Job, Line
 from gateway.text.message_text import LONGEST_TITLE, MOST_SOURCES, is_source_address
@@ -224,6 +225,28 @@ class ToolContext:
     is_tainted: bool  # words of others stand before the model: what it wants kept waits for a yes
 
 
+class JsonArguments:
+    """The arguments of a tool that another program describes, as one object called `arguments`.
+
+    Only names are checked here. The values are checked where the tool runs, since patterns of others can take long.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        properties, required = schema.get("properties"), schema.get("required")
+        self.names = tuple(properties) if isinstance(properties, dict) else ()
+        self._required = [str(each) for each in required] if isinstance(required, list) else []
+        self._is_closed = schema.get("additionalProperties") is False
+
+    def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return *given* as the tool's function takes it. Raises ToolFailed."""
+        missing = [name for name in self._required if name not in given]
+        unknown = [name for name in given if name not in self.names] if self._is_closed else []
+        if missing or unknown:
+            wrong = f"{missing[0]} is missing" if missing else f"there is no {unknown[0][:64]}"
+            raise ToolFailed(f"wrong arguments: {wrong}; expected: {', '.join(self.names) or 'no fields'}")
+        return {"arguments": given}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """A function with what the model, the loop, the prompt and the rights table have to know of it."""
@@ -231,7 +254,7 @@ class Tool:
     name: str
     description: str
     run: Callable[..., Awaitable[str | ToolResult]]  # (context, **arguments)
-    arguments: type[BaseModel]
+    arguments: type[BaseModel] | JsonArguments
     schema: Mapping[str, Any]  # the OpenAI function schema, its keys in a fixed order
     kind: ToolKind
     repeatable: bool  # idempotent

@@ -21,6 +21,7 @@ from agent.base.file_facts import clean
 from agent.base.one_line import show_json
 from agent.base.token_estimate import estimate_messages
 from agent.llm.chat_model import ToolCall
+from agent.tools.deferred_tools import FIND_TOOLS, FINDERS, USE_TOOL, build_finder, inner_call, outer_call, service_of
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.tool import (
     LONGEST_RESULT,
@@ -28,6 +29,7 @@ from agent.tools.tool import (
     STOPPED_RUNNING,
     AskRule,
     CallFacts,
+    JsonArguments,
     ResultContent,
     ResultFile,
     ResultPicture,
@@ -105,16 +107,20 @@ class Toolbox:
         meter: MetricsRecorder | None = None,
         once: Collection[str] = (),
         left_out: Collection[str] = (),
+        deferred: Mapping[str, Tool] | None = None,
     ) -> None:
         """Hold *tools*; *once* are those that are off here, but were at work before and must not be twice.
 
-        *left_out* are the installation's other tools, which the chat's settings leave out.
+        *left_out* are the installation's other tools, which the chat's settings leave out. *deferred* are those that
+        are not in the prompt (`deferred_tools.py`).
         """
         self._tools: dict[str, Tool] = {}
+        self._deferred = deferred or {}
         self._result_chars = result_chars
         self._meter = meter
         self._left_out = frozenset(left_out)
-        for each in sorted(tools, key=lambda item: item.name):
+        finders = build_finder(self._deferred) if self._deferred else ()
+        for each in sorted([*tools, *finders], key=lambda item: item.name):
             if each.name in self._tools:
                 raise SettingsError(f"two tools are called {each.name}; remove one of the packages that bring them")
             self._tools[each.name] = each
@@ -123,7 +129,7 @@ class Toolbox:
         # What stands in every prompt is reckoned once.
         self.schemas: tuple[Mapping[str, Any], ...] = tuple(each.schema for each in self._tools.values())
         self.overhead = estimate_messages(self.schemas)  # tokens
-        self.abilities = _abilities(self._tools.values())
+        self.abilities = _abilities(self._tools.values(), self._deferred)
         self.digests: Mapping[str, str] = {name: digest_schema(each.schema) for name, each in self._tools.items()}
 
     @classmethod
@@ -150,17 +156,30 @@ class Toolbox:
         left = frozenset(name for name in self._tools if (allow is None or name in allow) and name not in deny)
         if left and READ_RESULT in self._tools:  # whatever is allowed, its results are read whole
             left |= {READ_RESULT}
-        if len(left) == len(self._tools):
+        kept = {name: each for name, each in self._deferred.items() if _is_kept(name, allow, deny)}
+        if len(left) == len(self._tools) and len(kept) == len(self._deferred):
             return self
-        if left not in self._parts:
-            self._parts[left] = Toolbox(
-                [each for name, each in self._tools.items() if name in left],
+        part = left | kept.keys()
+        if part not in self._parts:
+            self._parts[part] = Toolbox(
+                [each for name, each in self._tools.items() if name in left and name not in FINDERS],
                 result_chars=self._result_chars,
                 meter=self._meter,
                 once=self._once,
-                left_out=self._tools.keys() - left,
+                left_out=(self._tools.keys() | self._deferred.keys()) - part,
+                deferred=kept,
             )
-        return self._parts[left]
+        return self._parts[part]
+
+    def with_deferred(self, tools: Iterable[Tool], rights: Mapping[str, OperatorRights]) -> Toolbox:
+        """Return the toolbox that has *tools* besides, which are not in the prompt, with the operator's *rights*."""
+        return Toolbox(
+            self._tools.values(),
+            result_chars=self._result_chars,
+            meter=self._meter,
+            once=self._once,
+            deferred={each.name: each for each in apply_rights(tools, rights)},
+        )
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -172,16 +191,30 @@ class Toolbox:
         """The tools' names, sorted."""
         return tuple(self._tools)
 
-    def is_repeatable(self, name: str) -> bool:
-        """Return True if the tool may run again without harm. Unknown tools do nothing.
+    def inner(self, call: ToolCall) -> ToolCall:
+        """Return the call that *call* is: through `use_tool`, that of the tool which it names."""
+        return inner_call(call) if self._deferred else call
 
-        Tools that are switched off count too: one may have run before.
+    def requested(self, call: ToolCall) -> ToolCall:
+        """Return *call* as a model makes it: of a tool that is not in the prompt through `use_tool`."""
+        return outer_call(call) if call.name in self._deferred else call
+
+    def _find(self, name: str) -> Tool | None:
+        return self._tools.get(name) or self._deferred.get(name)
+
+    def is_repeatable(self, call: ToolCall) -> bool:
+        """Return True if the called tool may run again without harm. Unknown tools do nothing.
+
+        Tools that are switched off count too: one may have run before. So may one that was deferred and is gone.
         """
-        return name not in self._once
+        name = inner_call(call).name
+        if (found := self._find(name)) is not None:
+            return found.repeatable
+        return name not in self._once and name == call.name
 
     def kind_of(self, call: ToolCall) -> ToolKind | None:
         """Return the kind of the called tool; None for an unknown one."""
-        found = self._tools.get(call.name)
+        found = self._find(self.inner(call).name)
         return None if found is None else found.kind
 
     def batches(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
@@ -192,7 +225,7 @@ class Toolbox:
 
     def can_ask(self, call: ToolCall) -> bool:
         """Return True if a person may have to allow a call of the tool."""
-        found = self._tools.get(call.name)
+        found = self._find(self.inner(call).name)
         return found is not None and (found.review is not None or found.ask is not AskRule.NEVER)
 
     def has_effects(self, call: ToolCall) -> bool:
@@ -201,7 +234,7 @@ class Toolbox:
         return kind is not None and kind.has_effects
 
     def _is_reading(self, call: ToolCall) -> bool:
-        return self.is_repeatable(call.name) and self.kind_of(call) in _READING
+        return self.is_repeatable(call) and self.kind_of(call) in _READING
 
     def review(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
         """Return whether *call* may run, and count one that may not."""
@@ -212,9 +245,10 @@ class Toolbox:
 
     def verdict(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
         """Return whether *call* may run. Calls that cannot run are passed: they fail with what is wrong."""
+        call = self.inner(call)
         if call.name in self._left_out:
             return CallVerdict(_error(self._unknown(call.name)).text, RefusalRule.CHAT)
-        found = self._tools.get(call.name)
+        found = self._find(call.name)
         if found is None:
             return CallVerdict()
         try:
@@ -237,7 +271,8 @@ class Toolbox:
 
     def problem(self, call: ToolCall) -> str:
         """Return the error of *call*: its tool is unknown, or the arguments do not fit; "" if it can run."""
-        found = self._tools.get(call.name)
+        call = self.inner(call)
+        found = self._find(call.name)
         if found is None:
             return self._unknown(call.name)
         try:
@@ -248,7 +283,12 @@ class Toolbox:
 
     def schema_digest(self, call: ToolCall) -> str:
         """Return the digest of the called tool's schema."""
-        return self.digests[call.name]
+        found = self._find(self.inner(call).name)
+        return (
+            digest_schema(found.schema)
+            if found is not None and found.name in self._deferred
+            else self.digests[call.name]
+        )
 
     def _count(self, call: ToolCall, outcome: str) -> None:
         if self._meter is not None:
@@ -256,7 +296,10 @@ class Toolbox:
 
     def _label(self, call: ToolCall) -> str:
         """Return the tool's name for metrics: a model can invent any number of names."""
-        return call.name if call.name in self._tools or call.name in self._left_out else "unknown"
+        name = self.inner(call).name
+        if name in self._deferred:  # the tools of one service may be many
+            return service_of(name)
+        return name if name in self._tools or name in self._left_out else "unknown"
 
     async def run(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run *call* and return its bounded result, or what was wrong with it, for the model to read.
@@ -280,7 +323,8 @@ class Toolbox:
         return outcome
 
     async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        found = self._tools.get(call.name)
+        call = self.inner(call)
+        found = self._find(call.name)
         if found is None:
             return _error(self._unknown(call.name))
         try:
@@ -333,24 +377,34 @@ class Toolbox:
 
     def _meaning(self, call: ToolCall) -> object:
         """Return the arguments as the tool would get them, defaults filled in; as text where they cannot be read."""
-        called = self._tools.get(call.name)
+        call = self.inner(call)
+        called = self._find(call.name)
         try:
             return _read(called, call.arguments) if called is not None else _canonical(call.arguments)
         except ToolFailed:
             return _canonical(call.arguments)
 
     def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._tools, n=1, cutoff=0.6)
+        near = difflib.get_close_matches(name, [*self._tools, *self._deferred], n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self._tools) or 'none'}"
         return f"there is no tool called {name[:64]!r}; {hint}"
 
 
-def _abilities(tools: Collection[Tool]) -> str:
+def _is_kept(name: str, allow: Collection[str] | None, deny: Collection[str]) -> bool:
+    """Return True if a chat's lists leave the deferred tool *name*, which they may name by its service, too."""
+    names = {name, service_of(name)}
+    return (allow is None or not names.isdisjoint(allow)) and names.isdisjoint(deny) and USE_TOOL not in deny
+
+
+def _abilities(tools: Collection[Tool], deferred: Collection[str]) -> str:
     """Return the prompt's list: each tool, then plainly what is missing. The same tools give the same bytes."""
     given = {ability for each in tools for ability in each.gives}
     can = [f"- {each.name}: {each.description}" for each in tools]
     cannot = [f"- {text}" for ability, text in ABILITIES.items() if ability not in given]
     parts = ["Your tools:", *can] if can else ["You have no tools."]
+    if services := Counter(service_of(name).partition("_")[2] for name in deferred):
+        counts = (f"{name} ({count} {'tool' if count == 1 else 'tools'})" for name, count in sorted(services.items()))
+        parts.append(f"Connected services, whose tools {FIND_TOOLS} returns: {', '.join(counts)}")
     if cannot:
         parts += ["You cannot do the following, and say so when you are asked to:", *cannot]
     return "\n".join(parts)
@@ -456,6 +510,8 @@ def _read(value: Tool, raw: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ToolFailed(f"the arguments must be a JSON object with {_fields(value)}")
     try:
+        if isinstance(value.arguments, JsonArguments):
+            return value.arguments.check(given)
         checked = value.arguments.model_validate(given)
     except ValidationError as error:
         raise ToolFailed(f"wrong arguments: {_validation_text(error)}; expected: {_fields(value)}") from None
@@ -468,7 +524,9 @@ def _validation_text(error: ValidationError) -> str:
 
 
 def _fields(value: Tool) -> str:
-    return ", ".join(value.arguments.model_fields) or "no fields"
+    arguments = value.arguments
+    names = arguments.names if isinstance(arguments, JsonArguments) else arguments.model_fields
+    return ", ".join(names) or "no fields"
 
 
 def _canonical(raw: str) -> str:

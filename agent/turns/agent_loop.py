@@ -104,9 +104,11 @@ def _format_progress(text: str, step: int, of: int) -> str:
     return f"{plain} ({step}/{of})" if of > 0 else plain
 
 
-def _request_of(allowed: ToolQuestion) -> ChatReply:
+def _request_of(turn: Turn, allowed: ToolQuestion) -> ChatReply:
     """Return the model's message with the allowed call, as if the model had just requested it."""
-    return ChatReply(text="", tool_calls=(allowed.call,), model="", tokens=TokenUsage(), cost=None)
+    return ChatReply(
+        text="", tool_calls=(turn.profile.toolbox.requested(allowed.call),), model="", tokens=TokenUsage(), cost=None
+    )
 
 
 def _take_written(turn: Turn, reply: ChatReply) -> ChatReply | None:
@@ -213,7 +215,7 @@ class AgentLoop:
     async def _run_rounds(self, turn: Turn, detector: LoopDetector, *, is_last: bool) -> LoopResult:
         draft = turn.draft
         if (allowed := turn.allowed) is not None and not draft.has_calls:  # the turn begins with the stored call
-            await self._store.step(turn.lease, *draft.take_opening(), draft.model(_request_of(allowed)))
+            await self._store.step(turn.lease, *draft.take_opening(), draft.model(_request_of(turn, allowed)))
         is_last = await self._run_calls(turn, detector) or is_last
         await self._add_messages(turn, draft.unseen_rows)
         while True:
@@ -422,10 +424,10 @@ class AgentLoop:
         draft, toolbox = turn.draft, turn.profile.toolbox
         if (decided := await self._reviewer.review(turn, call)) is not None:
             return decided
-        if not toolbox.is_repeatable(call.name):
+        if not toolbox.is_repeatable(call):
             await self._store.step(turn.lease, draft.intent(call))
         effects = StagedEffects()
-        turn.show_call(call)
+        turn.show_call(toolbox.inner(call))
         try:
             outcome = await toolbox.run(call, self._tool_context(turn, call, effects))
         finally:
@@ -476,7 +478,7 @@ class AgentLoop:
 
         def progress(text: str, step: int = 0, of: int = 0) -> None:
             if turn.is_running(call):  # a call that was left behind after its timeout shows nothing
-                turn.show_call(call, _format_progress(self._redact(text), step, of))
+                turn.show_call(turn.profile.toolbox.inner(call), _format_progress(self._redact(text), step, of))
 
         return ToolContext(
             account=turn.account,

@@ -52,7 +52,7 @@ class CallReviewer:
     async def review(self, turn: Turn, call: ToolCall) -> CallResult | None:
         """Return the result of a call that must not run now; None for one that runs, which is counted."""
         draft, toolbox = turn.draft, turn.profile.toolbox
-        if not toolbox.is_repeatable(call.name):
+        if not toolbox.is_repeatable(call):
             if call.id in draft.intents:
                 return CallResult(OUTCOME_UNKNOWN)
             if any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
@@ -126,6 +126,7 @@ class CallReviewer:
 
     def _question(self, turn: Turn, call: ToolCall, verdict: CallVerdict) -> ToolQuestion:
         message, toolbox = turn.message, turn.profile.toolbox
+        inner = toolbox.inner(call)
         is_program = toolbox.kind_of(call) is ToolKind.RUN
         lifetime = RUN_LIFETIME if is_program else LIFETIME
         return ToolQuestion(
@@ -139,8 +140,8 @@ class CallReviewer:
             is_private=message.is_private,
             guild=message.guild,
             is_untyped=_is_untyped(turn),
-            tool=call.name,
-            arguments=call.arguments,
+            tool=inner.name,
+            arguments=inner.arguments,
             schema=toolbox.schema_digest(call),
             why=str(verdict.question),
             subject=verdict.subject,

@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from agent.llm.model_client import ModelClient
+from agent.tools.rights import OperatorRights
+from agent.tools.tool import Tool
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.events import SessionKey
@@ -62,13 +64,31 @@ class ChatProfiles:
         overrides: Callable[[SessionKey, str], ChatOverride],
         *,
         has_guilds: bool,
+        deferred: Callable[[], Mapping[str, Tool]] = dict,
+        rights: Mapping[str, OperatorRights] | None = None,
     ) -> None:
-        """*overrides* returns the settings of a chat in a guild; *has_guilds* is True if any depend on the guild."""
+        """*overrides* returns the settings of a chat in a guild; *has_guilds* is True if any depend on the guild.
+
+        *deferred* returns the tools of services: the same mapping until they change. *rights* are the operator's.
+        """
         self.models = models
-        self.toolbox = toolbox  # of a chat without settings of its own
+        self._installed = toolbox
+        self._deferred = deferred
+        self._rights = rights or {}
+        self._latest: tuple[Mapping[str, Tool], Toolbox] = ({}, toolbox)
         self._people = people
         self._overrides = overrides
         self._has_guilds = has_guilds
+
+    @property
+    def toolbox(self) -> Toolbox:
+        """The tools of a chat without settings of its own."""
+        deferred = self._deferred()
+        if not deferred:
+            return self._installed
+        if self._latest[0] is not deferred:
+            self._latest = (deferred, self._installed.with_deferred(deferred.values(), self._rights))
+        return self._latest[1]
 
     async def note(self, key: SessionKey, guild: str) -> None:
         """Store which guild the chat is in, once. If the store is down, the next turn tries again."""

@@ -14,6 +14,7 @@ from agent.commands.settings import model_gone_line
 from agent.llm.chat_model import ReplyEnding
 from agent.memory.jobs.approval_questions import question_scope, short
 from agent.reminders.reminder import is_reminder
+from agent.tools.deferred_tools import inner_call
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import collect_sources, encode_sources
 from agent.tools.tool_questions import ToolQuestion, format_questions
@@ -402,7 +403,7 @@ _ENDINGS = {
 
 def _doubt_lines(turn: Turn) -> list[str]:
     """Return the line that names the tool calls that may have happened without a result, if there are any."""
-    names = dict.fromkeys(f"`{call.name}`" for call in turn.draft.doubtful_calls)
+    names = dict.fromkeys(f"`{inner_call(call).name}`" for call in turn.draft.doubtful_calls)
     if not names:
         return []
     return [

@@ -175,7 +175,13 @@ def build_profiles(app: Runtime) -> ChatProfiles:
     toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=app.meter, rights=rights)
     chats, people = app.chats, app.store.people
     return ChatProfiles(
-        ModelSelector(app.models.catalog, people), toolbox, people, chats.of, has_guilds=chats.has_guilds
+        ModelSelector(app.models.catalog, people),
+        toolbox,
+        people,
+        chats.of,
+        has_guilds=chats.has_guilds,
+        deferred=lambda: app.mcp.tools,
+        rights=rights,
     )
 
 

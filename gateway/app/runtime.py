@@ -18,6 +18,8 @@ from agent.base.scopes import chat_scope
 from agent.commands.command import CommandRouter
 from agent.commands.command_services import CommandServices
 from agent.llm.model_abilities import LearnedModels
+from agent.mcp.client import McpClient
+from agent.mcp.servers import STATE, McpServers
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner
@@ -362,6 +364,13 @@ class Runtime:
     def profiles(self) -> ChatProfiles:
         """Model, tools and persona of each chat."""
         return build_profiles(self)
+
+    @cached_property
+    def mcp(self) -> McpServers:
+        """MCP servers that the operator has pinned."""
+        client = McpClient(proxy=self.settings.proxy_address)
+        self.closing.push_async_callback(client.close)
+        return McpServers(client, self.store.state(STATE), self.now)
 
     @cached_property
     def blobs(self) -> AttachmentStore:

@@ -16,6 +16,7 @@ from gateway.errors import UserError
 from gateway.events import Role
 from gateway.operations.gateway import GatewayOperations
 from gateway.operations.machine import MachineOperations
+from gateway.operations.mcp import McpOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.people import PeopleOperations
 from gateway.operations.setup import SetupOperations
@@ -37,6 +38,7 @@ def build_operations(app: Runtime) -> Mapping[str, Operation]:
         UsageOperations,
         SetupOperations,
         MachineOperations,
+        McpOperations,
     )
     return {name: operation for group in groups for name, operation in bind_group(group(app)).items()}
 

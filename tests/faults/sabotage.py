@@ -57,7 +57,7 @@ def _forgets_steps() -> None:
 
 def _repeats_tools() -> None:
     """Take every tool for repeatable."""
-    Toolbox.is_repeatable = lambda self, name: True  # type: ignore[method-assign]
+    Toolbox.is_repeatable = lambda self, call: True  # type: ignore[method-assign]
 
 
 def _marks_nothing() -> None:

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from agent.commands.command import CommandRouter
 from agent.llm.chat_model import ChatRequest, ModelConfig
-from agent.tools.tool import Tool
+from agent.tools.tool import JsonArguments, Tool
 from gateway.errors import ToolFailed
 from gateway.events import OutboundMessage
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
@@ -171,6 +171,7 @@ async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dice roll, and refuse what cannot be rolled."""
     roll: Tool = example("parlour_dice.py", monkeypatch).roll
     assert str(await roll.run(context(), sides=6, dice=3)).count(" ") == 2
+    assert not isinstance(roll.arguments, JsonArguments)
     assert set(roll.arguments.model_fields) == {"sides", "dice"}
     with pytest.raises(ToolFailed):
         await roll.run(context(), dice=1000)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from agent.memory.search.search_hits import SearchHit, SearchOptions
-from agent.tools.tool import AskRule, ResultContent, Tool, ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, JsonArguments, ResultContent, Tool, ToolContext, ToolKind, tool
 from tests.fakes.llm_context import FakeSearchIndex, recall
 
 
@@ -59,6 +59,7 @@ def test_what_tells_a_model_nothing_is_left_out() -> None:
         "required": ["by"],
         "type": "object",
     }
+    assert not isinstance(count.arguments, JsonArguments)
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         count.arguments.model_validate({"by": {}, "title": "y"})
 

@@ -309,7 +309,7 @@ def test_the_installed_tools() -> None:
         "send_file",
         "vector_search",
     )
-    assert all(box.is_repeatable(name) for name in (*box.names, "no_such_tool"))
+    assert all(box.is_repeatable(ToolCall("c", name, "{}")) for name in (*box.names, "no_such_tool"))
 
 
 def test_two_tools_of_one_name_are_a_settings_mistake() -> None:
@@ -370,5 +370,5 @@ async def post(context: ToolContext) -> str:
 
 def test_what_was_at_work_before_it_was_off_is_not_repeatable() -> None:
     """A turn that is taken up again after a restart must not be told that nothing happened."""
-    assert not Toolbox([post]).only(frozenset()).is_repeatable("post")
-    assert Toolbox([post]).only(frozenset()).is_repeatable("unheard-of")
+    assert not Toolbox([post]).only(frozenset()).is_repeatable(ToolCall("c", "post", "{}"))
+    assert Toolbox([post]).only(frozenset()).is_repeatable(ToolCall("c", "unheard-of", "{}"))

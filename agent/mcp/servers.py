@@ -1,0 +1,371 @@
+"""MCP servers that the operator has pinned, and their tools.
+
+A pin is a row of the store, the same for every gateway: the address of a server, and name, description and schema of
+each tool as the operator saw them. Only tools that the operator allowed exist for the model, as `read` or `act`. The
+text of a pinned tool is what the model reads; a server that describes a tool in another way has it refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from agent.mcp.client import CallResult, ListedTool, McpClient, McpFailed, ServerAddress
+from agent.memory.storage.messages import TAINTED, is_tainted_line
+from agent.tools.sources import ResultPicture, ToolResult
+from agent.tools.tool import (
+    ASK_BY_KIND,
+    AskRule,
+    CallFacts,
+    JsonArguments,
+    ResultContent,
+    Tool,
+    ToolContext,
+    ToolKind,
+)
+from gateway.errors import NothingHappened, ToolFailed, UserError
+from gateway.ports.channel import CACHED_NOTES
+
+if TYPE_CHECKING:
+    from gateway.ports.channel import ChannelState
+
+log = structlog.get_logger(__name__)
+
+STATE = "mcp/"  # the owner of the rows: no channel has a slash in its name
+MOST_SERVERS = 16
+LONGEST_NAME = 64  # characters of a tool's name, the most that every provider takes
+_PREFIX = f"{CACHED_NOTES}server."
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
+_FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
+_TIMEOUT = timedelta(seconds=60)
+_LONGEST_PAUSE = 60.0  # seconds after a failed connection, doubled from one second on
+
+
+class ToolUse(StrEnum):
+    """What the operator says that a tool does."""
+
+    READ = "read"
+    ACT = "act"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedTool:
+    """A tool as the operator saw it."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    digest: str
+    use: ToolUse | None = None  # None: it is not allowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedServer:
+    """A server and its tools, by name."""
+
+    name: str
+    url: str
+    is_private: bool
+    pinned_at: str  # ISO 8601
+    tools: Mapping[str, PinnedTool] = field(default_factory=dict)
+
+    @property
+    def address(self) -> ServerAddress:
+        """The address for the client."""
+        return ServerAddress(name=self.name, url=self.url, is_private=self.is_private)
+
+    def to_json(self) -> str:
+        """Return the row's value."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> PinnedServer:
+        """Return the server of a row."""
+        facts = json.loads(text)
+        tools = {
+            name: PinnedTool(**{**each, "use": ToolUse(each["use"]) if each["use"] else None})
+            for name, each in facts.pop("tools").items()
+        }
+        return cls(**facts, tools=tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDifference:
+    """A tool that the server describes in another way than its pin, or that only one of them has."""
+
+    name: str
+    what: str  # new, changed, removed
+
+
+@dataclass(slots=True)
+class _Outage:
+    failures: int
+    until: float  # by the loop's clock
+
+
+class McpServers:
+    """The pinned servers of an installation, and their tools; served from memory."""
+
+    def __init__(self, client: McpClient, state: ChannelState, now: Callable[[], datetime]) -> None:
+        self._client = client
+        self._state = state
+        self._now = now
+        self._rows: Mapping[str, str] | None = None
+        self._servers: Mapping[str, PinnedServer] = {}
+        self._tools: Mapping[str, Tool] = {}
+        self._outages: dict[str, _Outage] = {}
+        self._changed: set[tuple[str, str]] = set()  # server and digest of tools that were refused as changed
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The allowed tools, by the name that the model uses; another mapping once a pin has changed anywhere."""
+        self._refresh()
+        return self._tools
+
+    def _refresh(self) -> None:
+        """Take over the rows as of the last transaction."""
+        rows = self._state.cached()
+        if rows is self._rows:
+            return
+        self._rows = rows
+        servers = [PinnedServer.from_json(text) for name, text in sorted(rows.items()) if name.startswith(_PREFIX)]
+        self._servers = {each.name: each for each in servers}
+        tools = [
+            self._tool(server, tool)
+            for server in servers
+            for tool in sorted(server.tools.values(), key=lambda each: each.name)
+            if tool.use is not None
+        ]
+        self._tools = {each.name: each for each in tools}
+
+    # -- what the operator does ------------------------------------------------------------------
+
+    @property
+    def servers(self) -> Sequence[PinnedServer]:
+        """The pinned servers, by name."""
+        self._refresh()
+        return tuple(self._servers.values())
+
+    def server(self, name: str) -> PinnedServer:
+        """Return the server called *name*. Raises UserError."""
+        self._refresh()
+        if (found := self._servers.get(name)) is None:
+            known = ", ".join(self._servers) or "none"
+            raise UserError(f"no MCP server is called {name}; there are: {known}")
+        return found
+
+    def is_changed(self, server: PinnedServer, tool: PinnedTool) -> bool:
+        """Return True if a call has found that the server describes *tool* in another way now."""
+        return (server.name, tool.digest) in self._changed
+
+    async def add(self, name: str, url: str, *, is_private: bool) -> tuple[PinnedServer, int]:
+        """Pin the server at *url* with the tools that it has now, none of them allowed.
+
+        Return it, and how many tools it has beyond the limits. Raises UserError and StoreUnavailable.
+        """
+        if not _NAME.fullmatch(name):
+            raise UserError("a server's name has 1 to 24 small letters, digits and hyphens, a letter first")
+        if any(each.name == name for each in self.servers):
+            raise UserError(f"{name} is pinned already; `parlour mcp review {name}` compares it, `mcp remove` ends it")
+        if len(self._servers) >= MOST_SERVERS:
+            raise UserError(f"at most {MOST_SERVERS} servers are pinned")
+        _check_address(url)
+        server = PinnedServer(
+            name=name, url=url, is_private=is_private, pinned_at=self._now().isoformat(timespec="seconds")
+        )
+        listed, left_out = await self._list(server)
+        server = replace(server, tools={each.name: _pin(each) for each in listed})
+        await self._save(server)
+        return server, left_out
+
+    async def allow(self, name: str, tools: Sequence[str], use: ToolUse | None) -> PinnedServer:
+        """Let the model use *tools* of the server *name*, or with None no longer. Raises UserError."""
+        server = self.server(name)
+        if unknown := [each for each in tools if each not in server.tools]:
+            raise UserError(f"{name} has no tool called {unknown[0]}; it has: {', '.join(server.tools) or 'none'}")
+        changed = {each: replace(server.tools[each], use=use) for each in tools}
+        server = replace(server, tools={**server.tools, **changed})
+        await self._save(server)
+        return server
+
+    async def review(self, name: str, *, accept: bool) -> Sequence[ToolDifference]:
+        """Compare a server with its pin; with *accept*, pin what it has now, and allow none that is new or changed.
+
+        Raises UserError and StoreUnavailable.
+        """
+        server = self.server(name)
+        listed, _ = await self._list(server)
+        found = {each.name: _pin(each) for each in listed}
+        differences = [
+            *(ToolDifference(name=each, what="removed") for each in server.tools if each not in found),
+            *(ToolDifference(name=each, what="new") for each in found if each not in server.tools),
+            *(
+                ToolDifference(name=each.name, what="changed")
+                for each in found.values()
+                if each.name in server.tools and server.tools[each.name].digest != each.digest
+            ),
+        ]
+        if accept:
+            different = {each.name for each in differences}
+            kept = {each: server.tools[each] for each in found if each not in different}
+            await self._save(replace(server, tools={**found, **kept}))
+        return differences
+
+    async def remove(self, name: str) -> None:
+        """Forget a server and its tools. Raises UserError."""
+        self.server(name)
+        await self._state.save(_PREFIX + name, None)
+
+    async def _save(self, server: PinnedServer) -> None:
+        await self._state.save(_PREFIX + server.name, server.to_json())
+        self._changed = {each for each in self._changed if each[0] != server.name}
+
+    async def _list(self, server: PinnedServer) -> tuple[Sequence[ListedTool], int]:
+        try:
+            return await self._client.list_tools(server.address)
+        except McpFailed as error:
+            hint = "; add --private if the server is your own" if "public internet" in str(error) else ""
+            raise UserError(f"{server.name} ({server.url}): {error}{hint}") from None
+
+    # -- what the model calls --------------------------------------------------------------------
+
+    def _tool(self, server: PinnedServer, pinned: PinnedTool) -> Tool:
+        name = tool_name(server.name, pinned.name)
+        is_read = pinned.use is ToolUse.READ
+        kind = ToolKind.WEB if is_read else ToolKind.ACT
+
+        async def run(context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
+            return await self._call(server, pinned, context, arguments)
+
+        return Tool(
+            name=name,
+            description=pinned.description,
+            run=run,
+            arguments=JsonArguments(pinned.schema),
+            schema={
+                "type": "function",
+                "function": {"description": pinned.description, "name": name, "parameters": pinned.schema},
+            },
+            kind=kind,
+            repeatable=is_read,
+            brings=ResultContent.WORDS,
+            ask=AskRule.TAINTED if is_read else ASK_BY_KIND[kind],
+            subject=lambda arguments: f"{server.name}: {pinned.name}",  # noqa: ARG005 - the whole tool
+            review=_ReadReview(server.name) if is_read else None,
+            who=None,
+            where=None,
+            is_for_untyped=None,
+            timeout=_TIMEOUT,
+            page=12_000,
+            gives=(),
+        )
+
+    async def _call(
+        self, server: PinnedServer, pinned: PinnedTool, context: ToolContext, arguments: Mapping[str, Any]
+    ) -> ToolResult:
+        loop = asyncio.get_running_loop()
+        outage = self._outages.get(server.name)
+        if outage is not None and (left := outage.until - loop.time()) > 0:
+            raise NothingHappened(f"{server.name} is down; next try in {left:.0f} s")
+        try:
+            result = await self._client.call(
+                server.address,
+                pinned.name,
+                pinned.digest,
+                arguments,
+                key=context.call_key,
+                may_repeat=pinned.use is ToolUse.READ,
+                progress=context.progress,
+            )
+        except McpFailed as error:
+            raise self._failed(server, pinned, error) from None
+        self._outages.pop(server.name, None)
+        return _tool_result(server.name, result)
+
+    def _failed(self, server: PinnedServer, pinned: PinnedTool, error: McpFailed) -> ToolFailed:
+        """Count a failed call and return the error for the model."""
+        text = f"{server.name}: {error}"
+        if error.kind == "changed":
+            self._changed.add((server.name, pinned.digest))
+            log.warning("mcp.tool_changed", server=server.name, mend=f"parlour mcp review {server.name}")
+            text = f"{server.name} has changed this tool since it was approved, so it is off until an owner looks at it"
+        elif error.kind == "down":
+            failures = self._outages[server.name].failures + 1 if server.name in self._outages else 1
+            pause = min(2.0 ** (failures - 1), _LONGEST_PAUSE)
+            self._outages[server.name] = _Outage(failures, asyncio.get_running_loop().time() + pause)
+            log.warning("mcp.server_down", server=server.name, reason=str(error), seconds=pause)
+            text = f"{server.name} is down: {error}; next try in {pause:.0f} s"
+        return ToolFailed(text) if error.is_sent else NothingHappened(text)
+
+
+class _ReadReview:
+    """Lets a tool that reads run without a question, unless text of others than its own server is before the model.
+
+    Such text could make the model carry what a person wrote to the server, in the words that it looks for.
+    """
+
+    def __init__(self, server: str) -> None:
+        self._prefix = tool_name(server, "")
+
+    def __call__(self, arguments: Mapping[str, Any], facts: CallFacts) -> AskRule:  # noqa: ARG002 - of any arguments
+        if not facts.is_tainted:
+            return AskRule.NEVER
+        lines = facts.lines()
+        calls = {str(call["id"]): call["function"] for line in lines for call in line.get("tool_calls") or ()}
+        is_own = False
+        for line in filter(is_tainted_line, lines):
+            if not line.get(TAINTED):  # it brought the text itself
+                is_own = self._is_own(calls.get(str(line.get("tool_call_id", "")), {}))
+            if not is_own:  # an answer to such text, which may be further back than these lines
+                return AskRule.TAINTED
+        return AskRule.NEVER
+
+    def _is_own(self, call: Mapping[str, Any]) -> bool:
+        try:
+            return str(json.loads(call["arguments"])["name"]).startswith(self._prefix)
+        except (ValueError, KeyError, TypeError):
+            return False
+
+
+def tool_name(server: str, tool: str) -> str:
+    """Return the name by which a model calls *tool* of *server*: no other server's tool has it, and none of ours."""
+    plain = _FOREIGN.sub("_", tool)
+    name = f"mcp_{server}_{plain}"
+    if plain == tool and len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(tool.encode()).hexdigest()[:8]
+    return f"{name[: LONGEST_NAME - 9]}_{digest}"
+
+
+def _pin(tool: ListedTool) -> PinnedTool:
+    return PinnedTool(name=tool.name, description=tool.description, schema=tool.schema, digest=tool.digest)
+
+
+def _check_address(url: str) -> None:
+    """Raise UserError unless *url* is the address of a server."""
+    try:
+        found = urlsplit(url)
+        is_one = found.scheme in {"http", "https"} and found.hostname and found.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one or found.username is not None or found.fragment or not url.isprintable() or " " in url:
+        raise UserError("the address of a server begins with http:// or https:// and has no user name in it")
+
+
+def _tool_result(server: str, result: CallResult) -> ToolResult:
+    texts = [*result.texts, *(["[the server's result is longer; this is its beginning]"] if result.is_cut else ())]
+    return ToolResult(
+        text="\n".join(texts) or "(no text)",
+        picture=ResultPicture(server, result.pictures[0]) if result.pictures else None,
+        is_error=result.is_error,
+    )

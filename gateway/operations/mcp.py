@@ -1,0 +1,132 @@
+"""Operations on MCP servers: pin one, allow its tools, compare it with its pin, forget it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from gateway.control import Line
+from gateway.control.registry import argument, operation, option, rows
+from gateway.errors import UserError
+from gateway.events import Role
+from gateway.operations.group import OperationGroup
+
+if TYPE_CHECKING:
+    from agent.mcp.servers import PinnedServer, PinnedTool
+
+Name = Annotated[str, argument("The server's name.")]
+_UNUSED = "off"
+
+
+def _server_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
+    """Yield a row for each tool of a server, with the text that the model would read, and then what to do next."""
+    for line in lines:
+        if "tool" in line:
+            yield f"{line['use']:7}  {line['tool']}"
+            yield from (f"           {row}" for row in line["description"].splitlines())
+        else:
+            yield from line["notes"]
+
+
+class McpOperations(OperationGroup):
+    """The operations `mcp add|list|show|allow|review|remove`."""
+
+    @operation(
+        "mcp list",
+        Role.OWNER,
+        show=rows(
+            lambda line: f"{line['server']}  {line['url']}  {line['allowed']} of {line['tools']} tools allowed",
+            empty="no MCP server is pinned; `parlour mcp add NAME URL` pins one",
+        ),
+    )
+    async def list_servers(self) -> AsyncIterator[Line]:
+        """List the MCP servers."""
+        for each in self._app.mcp.servers:
+            allowed = sum(tool.use is not None for tool in each.tools.values())
+            yield {
+                "server": each.name,
+                "url": each.url,
+                "is_private": each.is_private,
+                "pinned_at": each.pinned_at,
+                "tools": len(each.tools),
+                "allowed": allowed,
+            }
+
+    @operation("mcp show", Role.OWNER, show=_server_rows)
+    async def show(self, name: Name) -> AsyncIterator[Line]:
+        """Show the tools of a server as they were pinned, and how each may be used."""
+        for line in self._tool_lines(self._app.mcp.server(name)):
+            yield line
+
+    @operation("mcp add", show=_server_rows)
+    async def add(
+        self,
+        name: Annotated[str, argument("Small letters, digits and hyphens; tools are called mcp_NAME_TOOL.")],
+        url: Annotated[str, argument("The address of its Streamable HTTP endpoint, such as https://example.com/mcp.")],
+        private: Annotated[bool, option("It is your own: its address may be one that is not public.")] = False,
+    ) -> AsyncIterator[Line]:
+        """Pin an MCP server: show its tools, none of which the model may use before `mcp allow`."""
+        server, left_out = await self._app.mcp.add(name, url, is_private=private)
+        for line in self._tool_lines(server):
+            yield line
+        notes = (
+            [f"{left_out} further tools are left out: a server has at most 64, and 256 KB of texts"] if left_out else []
+        )
+        yield {
+            "notes": [
+                *notes,
+                f"{name} is pinned. Read the texts above: the model will. Then let it use what you trust:",
+                f"  parlour mcp allow {name} TOOL[,TOOL…] --as read   looks things up; runs without a question",
+                f"  parlour mcp allow {name} TOOL[,TOOL…] --as act    changes something; the person is asked",
+            ]
+        }
+
+    @operation("mcp allow", show=_server_rows)
+    async def allow(
+        self,
+        name: Name,
+        tools: Annotated[str, argument("The tools, with commas between them, or `all`.", "TOOLS")],
+        as_: Annotated[str, option("read, act, or off.")] = "act",
+    ) -> AsyncIterator[Line]:
+        """Let the model use tools of a server: those that `read` run without a question, those that `act` ask."""
+        from agent.mcp.servers import ToolUse
+
+        uses = {str(ToolUse.READ): ToolUse.READ, str(ToolUse.ACT): ToolUse.ACT, _UNUSED: None}
+        if as_ not in uses:
+            raise UserError(f"a tool is allowed as read or act, or off, not as {as_!r}")
+        server = self._app.mcp.server(name)
+        chosen = list(server.tools) if tools == "all" else [each.strip() for each in tools.split(",") if each.strip()]
+        server = await self._app.mcp.allow(name, chosen, uses[as_])
+        for each in chosen:
+            yield self._tool_line(server, server.tools[each])
+
+    @operation(
+        "mcp review",
+        show=rows(lambda line: f"{line['what']:8} {line['tool']}", empty="nothing has changed since it was pinned"),
+    )
+    async def review(
+        self,
+        name: Name,
+        accept: Annotated[bool, option("Pin what it has now; new and changed tools are off until allowed.")] = False,
+    ) -> AsyncIterator[Line]:
+        """Compare a server with its pin, and show the tools that are new, changed or gone."""
+        for each in await self._app.mcp.review(name, accept=accept):
+            yield {"tool": each.name, "what": each.what}
+
+    @operation("mcp remove", show=rows(lambda line: f"{line['server']} is forgotten"))
+    async def remove(self, name: Name) -> AsyncIterator[Line]:
+        """Forget a server; its tools are gone from the next message on."""
+        await self._app.mcp.remove(name)
+        yield {"server": name}
+
+    def _tool_lines(self, server: PinnedServer) -> Iterable[dict[str, Any]]:
+        return [self._tool_line(server, each) for each in server.tools.values()]
+
+    def _tool_line(self, server: PinnedServer, tool: PinnedTool) -> dict[str, Any]:
+        use = _UNUSED if tool.use is None else str(tool.use)
+        return {
+            "tool": tool.name,
+            "use": "changed" if self._app.mcp.is_changed(server, tool) else use,
+            "description": tool.description,
+            "parameters": tool.schema,
+        }
