@@ -159,6 +159,11 @@ class McpClient:
             is_cut=done["is_cut"] is not False,
         )
 
+    @property
+    def process_id(self) -> int:
+        """The child's process id; 0 while none runs."""
+        return self._child.process.pid if self._child is not None else 0
+
     async def close(self) -> None:
         """End the child and all connections."""
         if self._idle_timer is not None:
@@ -205,7 +210,7 @@ class McpClient:
 
     async def _running_child(self) -> _Child:
         async with self._starting:
-            if self._child is not None and self._child.reading is not None and not self._child.reading.done():
+            if self._child is not None:
                 return self._child
             if find_spec("mcp") is None:
                 raise McpFailed("the package for it is not installed: pip install 'parlour[mcp]'", "down")
@@ -245,6 +250,8 @@ class McpClient:
         except (ValueError, KeyError, TypeError) as error:  # a line that is too long, or none of the protocol's
             log.warning("mcp.child_broken", error=type(error).__name__)
         finally:
+            # Nothing waits from here to the end of the jobs, so no further job is given to this child.
+            self._child = None if self._child is child else self._child
             child.kill()
             for request in child.requests.values():
                 request.cancel()

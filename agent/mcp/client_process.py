@@ -30,6 +30,7 @@ import parlour  # noqa: F401 -- isolated, Python finds our packages by it
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
+    CONNECTION_CLOSED,
     CallToolResult,
     Implementation,
     RequestParamsMeta,
@@ -334,7 +335,7 @@ class McpChild:
                     meta=cast("RequestParamsMeta", {_CALL_KEY: frame["key"]}),  # any further names are allowed
                 )
             except MCPError as error:
-                is_forgotten = error.message == _TERMINATED or session.is_stale
+                is_forgotten = error.message == _TERMINATED or error.code == CONNECTION_CLOSED or session.is_stale
                 if is_forgotten and not is_last and (frame["may_repeat"] or not attempt.is_sent):
                     session.is_stale = True
                     continue

@@ -48,6 +48,7 @@ _PREFIX = f"{CACHED_NOTES}server."
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _TIMEOUT = timedelta(seconds=60)
+_LIST_WITHIN = 30.0  # seconds, of which the process that speaks the protocol takes a few to start
 _LONGEST_PAUSE = 60.0  # seconds after a failed connection, doubled from one second on
 
 
@@ -232,7 +233,10 @@ class McpServers:
 
     async def _list(self, server: PinnedServer) -> tuple[Sequence[ListedTool], int]:
         try:
-            return await self._client.list_tools(server.address)
+            async with asyncio.timeout(_LIST_WITHIN):
+                return await self._client.list_tools(server.address)
+        except TimeoutError:
+            raise UserError(f"{server.name} ({server.url}) did not list its tools in {_LIST_WITHIN:.0f} s") from None
         except McpFailed as error:
             hint = "; add --private if the server is your own" if "public internet" in str(error) else ""
             raise UserError(f"{server.name} ({server.url}): {error}{hint}") from None

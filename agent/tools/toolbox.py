@@ -159,7 +159,7 @@ class Toolbox:
         kept = {name: each for name, each in self._deferred.items() if _is_kept(name, allow, deny)}
         if len(left) == len(self._tools) and len(kept) == len(self._deferred):
             return self
-        part = left | kept.keys()
+        part = frozenset((*left, *kept))
         if part not in self._parts:
             self._parts[part] = Toolbox(
                 [each for name, each in self._tools.items() if name in left and name not in FINDERS],
