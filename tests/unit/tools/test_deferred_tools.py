@@ -53,7 +53,7 @@ def service_tool(name: str, description: str, *parameters: str, kind: ToolKind =
     async def run(context: ToolContext) -> str:
         return ""
 
-    run.schema["function"]["parameters"]["properties"] = dict.fromkeys(parameters, {})
+    run.schema["function"]["parameters"]["properties"] = {name: {} for name in parameters}
     return run
 
 
