@@ -37,7 +37,7 @@ from gateway.errors import NothingHappened, ToolFailed, UserError
 from gateway.ports.channel import CACHED_NOTES
 
 if TYPE_CHECKING:
-    from gateway.ports.channel import ChannelState
+    from gateway.store.records import SqlChannelState
 
 log = structlog.get_logger(__name__)
 
@@ -117,7 +117,7 @@ class _Outage:
 class McpServers:
     """The pinned servers of an installation, and their tools; served from memory."""
 
-    def __init__(self, client: McpClient, state: ChannelState, now: Callable[[], datetime]) -> None:
+    def __init__(self, client: McpClient, state: SqlChannelState, now: Callable[[], datetime]) -> None:
         self._client = client
         self._state = state
         self._now = now
