@@ -10,10 +10,10 @@ from enum import StrEnum
 
 from agent.base.one_line import show_escapes
 from agent.base.transcript_lines import decode, kind_of, parse_time
-from agent.memory.storage.stored_sessions import StoredSessions
-from agent.tools.rights import QuestionReason, RefusalRule
 from agent.llm.chat_model import ToolCall
+from agent.memory.storage.stored_sessions import StoredSessions
 from agent.tools.deferred_tools import inner_call
+from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import LONGEST_SHOWN, MOST_QUESTIONS
 from gateway.events import SessionKey, short_turn_id
