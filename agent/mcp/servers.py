@@ -108,8 +108,18 @@ class ToolDifference:
     what: str  # new, changed, removed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTrouble:
+    """What is wrong with a server whose tools are allowed, and what an operator does about it."""
+
+    server: str
+    text: str
+    remedy: str
+
+
 @dataclass(slots=True)
 class _Outage:
+    reason: str
     failures: int
     until: float  # by the loop's clock
 
@@ -168,6 +178,20 @@ class McpServers:
     def is_changed(self, server: PinnedServer, tool: PinnedTool) -> bool:
         """Return True if a call has found that the server describes *tool* in another way now."""
         return (server.name, tool.digest) in self._changed
+
+    def troubles(self) -> Sequence[ServerTrouble]:
+        """Return what calls have found to be wrong with servers, until it is mended."""
+        found: list[ServerTrouble] = []
+        for server in self.servers:
+            changed = [each.name for each in server.tools.values() if each.use and self.is_changed(server, each)]
+            if changed:
+                text = f"{server.name} describes {', '.join(changed)} in another way than its pin, so they are off"
+                found.append(ServerTrouble(server=server.name, text=text, remedy=f"parlour mcp review {server.name}"))
+            if (outage := self._outages.get(server.name)) is not None:
+                text = f"{server.name} could not be reached: {outage.reason}"
+                remedy = f"start it, or `parlour mcp remove {server.name}`"
+                found.append(ServerTrouble(server=server.name, text=text, remedy=remedy))
+        return found
 
     async def add(self, name: str, url: str, *, is_private: bool) -> tuple[PinnedServer, int]:
         """Pin the server at *url* with the tools that it has now, none of them allowed.
@@ -306,7 +330,8 @@ class McpServers:
         elif error.kind == "down":
             failures = self._outages[server.name].failures + 1 if server.name in self._outages else 1
             pause = min(2.0 ** (failures - 1), _LONGEST_PAUSE)
-            self._outages[server.name] = _Outage(failures, asyncio.get_running_loop().time() + pause)
+            until = asyncio.get_running_loop().time() + pause
+            self._outages[server.name] = _Outage(str(error), failures, until)
             log.warning("mcp.server_down", server=server.name, reason=str(error), seconds=pause)
             text = f"{server.name} is down: {error}; next try in {pause:.0f} s"
         return ToolFailed(text) if error.is_sent else NothingHappened(text)

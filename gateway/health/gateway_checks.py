@@ -367,6 +367,16 @@ def _time(stamp: str) -> str:
     return f"{stamp[:19]}Z"
 
 
+def _read_mcp(app: Runtime) -> Status:
+    troubles = app.mcp.troubles()
+    return {"mcp": plain(troubles)} if troubles else {}
+
+
+def _judge_mcp(status: Status) -> Iterator[Finding]:
+    for each in status.get("mcp", ()):
+        yield warn(f"{each['text']}; {each['remedy']}", "mcp", each["server"])
+
+
 # In the order in which the status shows them. A fact of the store has the name of its field.
 CHECKS = (
     HealthCheck(
@@ -400,6 +410,7 @@ CHECKS = (
         alert=lambda app, _: partial(find_dead_letters, store=app.store.alerts),
     ),
     HealthCheck("search", read=_read_search, judge=_judge_search),
+    HealthCheck("mcp", read=_read_mcp, judge=_judge_mcp),
     HealthCheck(
         "models",
         read=lambda app: {"models": describe_models(app.models.default.facts.facts())},
