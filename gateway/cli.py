@@ -25,6 +25,7 @@ app = typer.Typer(
 _GROUPS = {
     "sessions": "Sessions and their messages.",
     "web": "The chat page.",
+    "mcp": "Tools of MCP servers.",
     "memory": "What the bot remembers, about whom, and why.",
     "mirror": "The files that conversations and memory are written to, for people.",
     "people": "The people who talk to the bot.",

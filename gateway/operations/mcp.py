@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gateway.control import Line
-from gateway.control.registry import argument, operation, option, rows
+from gateway.control.registry import AuditRule, argument, operation, option, rows
 from gateway.errors import UserError
 from gateway.events import Role
 from gateway.operations.group import OperationGroup
@@ -58,7 +58,7 @@ class McpOperations(OperationGroup):
         for line in self._tool_lines(self._app.mcp.server(name)):
             yield line
 
-    @operation("mcp add", show=_server_rows)
+    @operation("mcp add", Role.OWNER, {"name", "url"}, audit=AuditRule.CALL, subject="name", show=_server_rows)
     async def add(
         self,
         name: Annotated[str, argument("Small letters, digits and hyphens; tools are called mcp_NAME_TOOL.")],
@@ -81,7 +81,7 @@ class McpOperations(OperationGroup):
             ]
         }
 
-    @operation("mcp allow", show=_server_rows)
+    @operation("mcp allow", Role.OWNER, audit=AuditRule.CALL, subject="name", show=_server_rows)
     async def allow(
         self,
         name: Name,
@@ -102,6 +102,9 @@ class McpOperations(OperationGroup):
 
     @operation(
         "mcp review",
+        Role.OWNER,
+        audit=AuditRule.CALL,
+        subject="name",
         show=rows(lambda line: f"{line['what']:8} {line['tool']}", empty="nothing has changed since it was pinned"),
     )
     async def review(
@@ -113,7 +116,13 @@ class McpOperations(OperationGroup):
         for each in await self._app.mcp.review(name, accept=accept):
             yield {"tool": each.name, "what": each.what}
 
-    @operation("mcp remove", show=rows(lambda line: f"{line['server']} is forgotten"))
+    @operation(
+        "mcp remove",
+        Role.OWNER,
+        audit=AuditRule.CALL,
+        subject="name",
+        show=rows(lambda line: f"{line['server']} is forgotten"),
+    )
     async def remove(self, name: Name) -> AsyncIterator[Line]:
         """Forget a server; its tools are gone from the next message on."""
         await self._app.mcp.remove(name)

@@ -32,7 +32,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
-_VIEWS = ("chats.js", "logs.js", "machine.js", "overview.js", "people.js", "setup.js", "turns.js", "usage.js")
+_VIEWS = (
+    "chats.js",
+    "logs.js",
+    "machine.js",
+    "overview.js",
+    "people.js",
+    "services.js",
+    "setup.js",
+    "turns.js",
+    "usage.js",
+)
 _ASSETS = frozenset({"console.css", "console.js", "elements.js", "operations.js", *_VIEWS})
 # Nothing from elsewhere, nothing inline, and no text ever becomes markup: no policy for trusted types exists.
 _POLICY = (

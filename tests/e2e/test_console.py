@@ -23,6 +23,7 @@ from gateway.store.inspection import TurnQuery
 from tests.e2e.browser import open_page, take_picture, take_pictures
 from tests.e2e.test_page_axe import AXE, TAGS
 from tests.fakes.console_people import ConsolePeople, console_people
+from tests.fakes.hostile_mcp import hostile_server, tool
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -112,6 +113,38 @@ async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Brows
     phone = await visit(chromium, people, "people", viewport=PHONE, color_scheme="dark")
     await expect(phone.get_by_role("table", name="Accounts and chats with a decision")).to_be_visible()
     await take_pictures(phone, "console-people")
+
+
+async def test_an_owner_pins_a_service_and_lets_its_tools_be_used(chromium: Browser, people: ConsolePeople) -> None:
+    """Their texts stand there as text; a button says what they may do, and a server is forgotten after a yes."""
+    async with hostile_server() as server:
+        server.tools = [tool("act", "<b>Act</b> at once."), tool("search", "Look.")]
+        await people.up.app.mcp.add("tracker", server.url, is_private=True)
+        page = await visit(chromium, people, "services")
+        listed = page.get_by_role("table", name="Servers that are pinned")
+        await expect(listed.get_by_role("row", name="tracker")).to_contain_text("0 of 2")
+        await listed.get_by_role("link", name="tracker").click()
+        tools = page.get_by_role("table", name="Tools as they were pinned")
+        act = tools.get_by_role("row", name="act")
+        await expect(act).to_contain_text("<b>Act</b> at once.")
+        await page.get_by_role("button", name="Let it read: search").click()
+        await expect(tools.get_by_role("row", name="search")).to_contain_text("reads")
+        await page.get_by_role("button", name="Let it act: act").click()
+        await expect(act).to_contain_text("acts, and asks")
+        server.tools = [tool("act", "Act twice."), tool("search", "Look.")]
+        await page.get_by_role("button", name="Compare with the server").click()
+        await expect(page.locator("#question-text")).to_contain_text("act is changed")
+        await page.keyboard.press("Enter")
+        await expect(act).to_contain_text("Act twice.")
+        await expect(act).to_contain_text("off")
+        await take_pictures(page, "console-services")
+        await page.get_by_role("button", name="Forget").click()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("No server is pinned.")).to_be_visible()
+        await page.get_by_label("Name", exact=True).fill("inward")
+        await page.get_by_label("Address").fill(server.url)
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#problem")).to_contain_text("not on the public internet")
 
 
 async def test_people_who_are_logged_in_to_the_page_are_listed(chromium: Browser) -> None:

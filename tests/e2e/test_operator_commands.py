@@ -79,6 +79,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
     # These have no command: the console asks them, and test_console.py the console.
     assert every - asked == {
         *("backups create", "backups list", "backups verify", "chats change", "chats list", "chats preview"),
+        *("mcp add", "mcp allow", "mcp list", "mcp remove", "mcp review", "mcp show"),  # of agent/test_mcp.py
         *("chats settings", "doctor", "logs"),
         "chat file",  # by `parlour chat`, for a file of an answer
         "setup learned",  # by the doctor and `parlour init`

@@ -7,6 +7,7 @@ import { logs } from "./logs.js";
 import { backups, doctor } from "./machine.js";
 import { overview } from "./overview.js";
 import { people } from "./people.js";
+import { services } from "./services.js";
 import { setup } from "./setup.js";
 import { turns } from "./turns.js";
 import { usage } from "./usage.js";
@@ -21,6 +22,7 @@ const VIEWS = {
   people: { title: "People", roles: [OWNER], build: people },
   turns: { title: "Turns", roles: [OWNER, ADMIN], build: turns },
   chats: { title: "Chats", roles: [OWNER, ADMIN], build: chats },
+  services: { title: "Services", roles: [OWNER], build: services },
   usage: { title: "Usage", roles: [OWNER], build: usage },
   doctor: { title: "Doctor", roles: [OWNER], build: doctor },
   logs: { title: "Log", roles: [OWNER], build: logs },
