@@ -118,22 +118,22 @@ async def test_who_asks_is_approved_and_who_may_write_is_blocked(chromium: Brows
 async def test_an_owner_pins_a_service_and_lets_its_tools_be_used(chromium: Browser, people: ConsolePeople) -> None:
     """Their texts stand there as text; a button says what they may do, and a server is forgotten after a yes."""
     async with hostile_server() as server:
-        server.tools = [tool("act", "<b>Act</b> at once."), tool("search", "Look.")]
+        server.tools = [tool("make", "<b>Act</b> at once."), tool("search", "Look.")]
         await people.up.app.mcp.add("tracker", server.url, is_private=True)
         page = await visit(chromium, people, "services")
         listed = page.get_by_role("table", name="Servers that are pinned")
         await expect(listed.get_by_role("row", name="tracker")).to_contain_text("0 of 2")
         await listed.get_by_role("link", name="tracker").click()
         tools = page.get_by_role("table", name="Tools as they were pinned")
-        act = tools.get_by_role("row", name="act")
+        act = tools.get_by_role("row", name="make")
         await expect(act).to_contain_text("<b>Act</b> at once.")
         await page.get_by_role("button", name="Let it read: search").click()
         await expect(tools.get_by_role("row", name="search")).to_contain_text("reads")
-        await page.get_by_role("button", name="Let it act: act").click()
+        await page.get_by_role("button", name="Let it act: make").click()
         await expect(act).to_contain_text("acts, and asks")
-        server.tools = [tool("act", "Act twice."), tool("search", "Look.")]
+        server.tools = [tool("make", "Act twice."), tool("search", "Look.")]
         await page.get_by_role("button", name="Compare with the server").click()
-        await expect(page.locator("#question-text")).to_contain_text("act is changed")
+        await expect(page.locator("#question-text")).to_contain_text("make is changed")
         await page.keyboard.press("Enter")
         await expect(act).to_contain_text("Act twice.")
         await expect(act).to_contain_text("off")
