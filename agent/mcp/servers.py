@@ -22,16 +22,17 @@ import structlog
 
 from agent.mcp.client import CallResult, ListedTool, McpClient, McpFailed, ServerAddress
 from agent.memory.storage.messages import TAINTED, is_tainted_line
-from agent.tools.sources import ResultPicture, ToolResult
 from agent.tools.tool import (
     ASK_BY_KIND,
     AskRule,
     CallFacts,
     JsonArguments,
     ResultContent,
+    ResultPicture,
     Tool,
     ToolContext,
     ToolKind,
+    ToolResult,
 )
 from gateway.errors import NothingHappened, ToolFailed, UserError
 from gateway.ports.channel import CACHED_NOTES
