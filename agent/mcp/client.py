@@ -1,7 +1,7 @@
-"""Calls tools of MCP servers through a confined child process.
+"""Calls tools of MCP servers through confined child processes, one for each server.
 
-The child (`client_process.py`) runs the SDK: it parses all that servers send, and has neither network nor files. Its
-requests are sent for it (`http_relay.py`). It is started by the first job, and ends after five minutes without one.
+The child (`client_process.py`) runs the SDK: it parses all that its server sends, and has neither network nor files.
+Its requests are sent for it (`http_relay.py`). It is started by the first job, and ends after five minutes without one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +36,9 @@ IDLE = timedelta(minutes=5)  # that a child waits for a further job
 _CHILD = str(Path(__file__).with_name("client_process.py"))
 _LONGEST_LINE = 8 << 20  # bytes of a frame of the child's
 _AT_ONCE = 4  # jobs of one server
+_MOST_CHILDREN = 4
+_MOST_REQUESTS = 16  # of one server at once
+_WAIT_FOR_SLOT = 20.0  # seconds
 _GRACE = 3.0  # seconds that the child has to end a job that was stopped; then it is killed
 
 
@@ -50,7 +53,7 @@ class McpFailed(ParlourError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Where a server is."""
+    """The address of a server."""
 
     name: str
     url: str
@@ -68,7 +71,7 @@ class ListedTool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CallResult:
+class McpResult:
     """The parts of a result: texts and pictures, in order."""
 
     texts: Sequence[str]
@@ -78,52 +81,189 @@ class CallResult:
 
 
 @dataclass(eq=False)
-class _Job:
+class _PendingJob:
     done: asyncio.Future[Mapping[str, Any]]
     progress: Callable[[str, int, int], None] | None = None
 
 
-@dataclass(eq=False)
-class _Child:
-    process: asyncio.subprocess.Process
-    jobs: dict[int, _Job] = field(default_factory=dict)
-    requests: dict[int, asyncio.Task[None]] = field(default_factory=dict)
-    servers: dict[str, ServerAddress] = field(default_factory=dict)
-    reading: asyncio.Task[None] | None = None
+class McpChild:
+    """The child of one server."""
 
-    def write(self, frame: Mapping[str, Any]) -> None:
-        """Write a line to the child, unless it has ended."""
-        if self.process.stdin is not None and not self.process.stdin.is_closing():
-            self.process.stdin.write(json.dumps(frame).encode() + b"\n")
+    def __init__(self, server: ServerAddress, relay: HttpRelay, idle: float) -> None:
+        self.server = server
+        self._relay = relay
+        self._idle = idle
+        self._numbers = itertools.count(1)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._starting = asyncio.Lock()
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._jobs: dict[int, _PendingJob] = {}
+        self._requests: dict[int, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.users = 0  # jobs that run or wait
 
-    async def drain(self) -> None:
-        """Wait until the child has read most of what was written."""
-        if self.process.stdin is not None:
-            with suppress(ConnectionError):
-                await self.process.stdin.drain()
+    @property
+    def process_id(self) -> int:
+        """The process id; 0 while none runs."""
+        return self._process.pid if self._process is not None else 0
+
+    async def run(
+        self, fields: Mapping[str, Any], progress: Callable[[str, int, int], None] | None = None
+    ) -> Mapping[str, Any]:
+        """Return the result of a job. Raises McpFailed."""
+        self.users += 1
+        try:
+            try:
+                async with asyncio.timeout(_WAIT_FOR_SLOT):
+                    await self._slots.acquire()
+            except TimeoutError:
+                raise McpFailed("it is busy with other calls", "busy") from None
+            try:
+                return await self._run(fields, progress)
+            finally:
+                self._slots.release()
+        finally:
+            self.users -= 1
+            self._wait_idle()
+
+    async def _run(
+        self, fields: Mapping[str, Any], progress: Callable[[str, int, int], None] | None
+    ) -> Mapping[str, Any]:
+        await self._start()
+        number, job = next(self._numbers), _PendingJob(asyncio.get_running_loop().create_future(), progress)
+        self._jobs[number] = job
+        where = {"name": self.server.name, "url": self.server.url, "version": package_version()}
+        self._write({"job": number, "server": where, **fields})
+        try:
+            return await asyncio.shield(job.done)
+        except asyncio.CancelledError:
+            self._write({"cancel": number})
+            await asyncio.wait({job.done}, timeout=_GRACE)
+            if not job.done.done():  # it is stuck in what the server sent
+                self.kill()
+            raise
+        finally:
+            self._jobs.pop(number, None)
+            job.done.cancel()
 
     def kill(self) -> None:
-        """End the child."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """End the process, if it runs."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """End the process and all that waits for it."""
+        async with self._starting:
+            if self._timer is not None:
+                self._timer.cancel()
+            self.kill()
+        if self._reading is not None:
+            await asyncio.wait({self._reading})
+
+    def _wait_idle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.users and self._process is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._idle, self._end_idle)
+
+    def _end_idle(self) -> None:
+        if not self.users:
+            self.kill()
+
+    async def _start(self) -> None:
+        async with self._starting:
+            if self._process is not None:
+                return
+            if find_spec("mcp") is None:
+                raise McpFailed("the package for it is not installed: pip install 'parlour[mcp]'", "down")
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-I", "-B", _CHILD),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    env={},  # no key, no path, no setting
+                    cwd="/",
+                    start_new_session=True,
+                    limit=_LONGEST_LINE,
+                )
+            except OSError as error:
+                raise McpFailed(f"the process for it cannot be started: {error.strerror}", "down") from None
+            self._reading = asyncio.create_task(self._read(self._process), name="mcp child")
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        """Take the child's frames until it ends; the outcome of what it was doing then is unknown."""
+        assert process.stdout is not None  # noqa: S101 - a pipe
+        try:
+            while line := await process.stdout.readline():
+                self._take(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:  # a line that is too long, or none of the protocol's
+            log.warning("mcp.child_broken", server=self.server.name, error=type(error).__name__)
+        finally:
+            self.kill()
+            # Nothing waits from here to the end of the jobs, so no further job is given to this process.
+            self._process = None
+            requests, self._requests = self._requests, {}
+            for request in requests.values():
+                request.cancel()
+            for job in self._jobs.values():
+                if not job.done.done():
+                    job.done.set_exception(McpFailed("the connection to the server broke", "broken", is_sent=True))
+                    job.done.exception()  # it may be that nobody waits any more
+            await process.wait()
+
+    def _take(self, frame: Mapping[str, Any]) -> None:
+        if "http" in frame:
+            number = frame["http"]
+            if "end" in frame:
+                if (request := self._requests.get(number)) is not None:
+                    request.cancel()
+                return
+            if len(self._requests) >= _MOST_REQUESTS:
+                self._write({"http": number, "failed": "too many requests are open", "is_sent": False})
+                return
+            sending = self._relay.send(frame, self.server, self._write, self._drain)
+            task = self._requests[number] = asyncio.create_task(sending, name="mcp request")
+            task.add_done_callback(lambda _: self._requests.pop(number, None))
+        elif (job := self._jobs.get(frame["job"])) is not None and not job.done.done():
+            if "progress" in frame:
+                if job.progress is not None:
+                    job.progress(str(frame["progress"]), int(frame["step"]), int(frame["of"]))
+            elif "failed" in frame:
+                is_sent = frame["is_sent"] is not False
+                job.done.set_exception(McpFailed(str(frame["failed"])[:1_000], str(frame["kind"]), is_sent=is_sent))
+            else:
+                job.done.set_result(frame["done"])
+
+    def _write(self, frame: Mapping[str, Any]) -> None:
+        """Write a line to the child, unless it has ended."""
+        if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
+            self._process.stdin.write(json.dumps(frame, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+
+    async def _drain(self) -> None:
+        """Wait until the child has read most of what was written."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(ConnectionError):
+                await self._process.stdin.drain()
 
 
 class McpClient:
-    """Runs jobs in the child. Safe to share between turns."""
+    """Runs jobs in the children of servers. Safe to share between turns."""
 
     def __init__(self, *, proxy: str = "", idle: timedelta = IDLE) -> None:
         self._proxy = proxy
-        self._relay: HttpRelay | None = None
         self._idle = idle.total_seconds()
-        self._numbers = itertools.count(1)
-        self._starting = asyncio.Lock()
-        self._child: _Child | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._relay: HttpRelay | None = None
+        self._children: dict[str, McpChild] = {}  # by server, the longest unused first
+        self._choosing = asyncio.Lock()
+        self._is_closed = False
 
     async def list_tools(self, server: ServerAddress) -> tuple[Sequence[ListedTool], int]:
         """Return the tools that *server* offers now, and how many more it has than are taken. Raises McpFailed."""
-        done = await self._run(server, {})
+        done = await (await self._child(server)).run({})
         tools = [
             ListedTool(name=each["name"], description=each["description"], schema=each["schema"], digest=each["digest"])
             for each in done["tools"]
@@ -140,147 +280,57 @@ class McpClient:
         key: str,
         may_repeat: bool,
         progress: Callable[[str, int, int], None] | None = None,
-    ) -> CallResult:
+    ) -> McpResult:
         """Call *tool*, if the server still describes it as *digest* says. Raises McpFailed.
 
         *key* is sent along, and the same when the call is made again. With *may_repeat*, a call that a forgotten
         session has swallowed is made once more.
         """
         fields = {"tool": tool, "digest": digest, "arguments": arguments, "key": key, "may_repeat": may_repeat}
-        done = await self._run(server, fields, progress)
+        done = await (await self._child(server)).run(fields, progress)
         pictures = list[bytes]()
         for part in done["parts"]:
             with suppress(binascii.Error, ValueError):
                 pictures += [base64.b64decode(part["picture"], validate=True)] if "picture" in part else []
-        return CallResult(
+        return McpResult(
             texts=[part["text"] for part in done["parts"] if "text" in part],
             pictures=pictures,
             is_error=done["is_error"] is not False,
             is_cut=done["is_cut"] is not False,
         )
 
-    @property
-    def process_id(self) -> int:
-        """The child's process id; 0 while none runs."""
-        return self._child.process.pid if self._child is not None else 0
+    def process_id(self, server: str) -> int:
+        """Return the process id of the child of *server*; 0 while none runs."""
+        return self._children[server].process_id if server in self._children else 0
 
     async def close(self) -> None:
-        """End the child and all connections."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        await self._end_child()
+        """End all children and connections; later jobs fail."""
+        self._is_closed = True
+        async with self._choosing:
+            for child in self._children.values():
+                await child.close()
         if self._relay is not None:
             await self._relay.close()
 
-    # -- jobs ----------------------------------------------------------------------------------
+    async def _child(self, server: ServerAddress) -> McpChild:
+        """Return the child of *server*; that of another server ends if there are too many. Raises McpFailed."""
+        if self._is_closed:
+            raise McpFailed("the gateway is stopping", "down")
+        async with self._choosing:
+            child = self._children.pop(server.name, None)
+            if child is not None and child.server != server:  # it was pinned again, somewhere else
+                await child.close()
+                child = None
+            if child is None:
+                idle = [each for each in self._children.values() if not each.users]
+                if len(self._children) >= _MOST_CHILDREN:
+                    if not idle:
+                        raise McpFailed(f"{_MOST_CHILDREN} other services are busy", "busy")
+                    await self._children.pop(idle[0].server.name).close()
+                if self._relay is None:
+                    from agent.mcp.http_relay import HttpRelay  # brings aiohttp, which a start does without
 
-    async def _run(
-        self,
-        server: ServerAddress,
-        fields: Mapping[str, Any],
-        progress: Callable[[str, int, int], None] | None = None,
-    ) -> Mapping[str, Any]:
-        async with self._slots.setdefault(server.name, asyncio.Semaphore(_AT_ONCE)):
-            child = await self._running_child()
-            number, job = next(self._numbers), _Job(asyncio.get_running_loop().create_future(), progress)
-            child.jobs[number] = job
-            child.servers[server.name] = server
-            where = {"name": server.name, "url": server.url, "version": package_version()}
-            child.write({"job": number, "server": where, **fields})
-            try:
-                return await asyncio.shield(job.done)
-            except asyncio.CancelledError:
-                child.write({"cancel": number})
-                await asyncio.wait({job.done}, timeout=_GRACE)
-                if not job.done.done():  # it is stuck in what a server sent, with all other jobs
-                    child.kill()
-                raise
-            finally:
-                child.jobs.pop(number, None)
-                job.done.cancel()
-                self._wait_idle(child)
-
-    def _wait_idle(self, child: _Child) -> None:
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-        if not child.jobs:
-            loop = asyncio.get_running_loop()
-            self._idle_timer = loop.call_later(self._idle, lambda: child.kill() if not child.jobs else None)
-
-    async def _running_child(self) -> _Child:
-        async with self._starting:
-            if self._child is not None:
-                return self._child
-            if find_spec("mcp") is None:
-                raise McpFailed("the package for it is not installed: pip install 'parlour[mcp]'", "down")
-            if self._relay is None:
-                from agent.mcp.http_relay import HttpRelay  # brings aiohttp, which a start does without
-
-                self._relay = HttpRelay(proxy=self._proxy)
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-I", "-B", _CHILD),
-                    stdin=asyncio.subprocess.PIPE,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.DEVNULL,
-                    env={},  # no key, no path, no setting
-                    cwd="/",
-                    start_new_session=True,
-                    limit=_LONGEST_LINE,
-                )
-            except OSError as error:
-                raise McpFailed(f"the process for it cannot be started: {error.strerror}", "down") from None
-            self._child = child = _Child(process)
-            child.reading = asyncio.create_task(self._read(child), name="mcp child")
+                    self._relay = HttpRelay(proxy=self._proxy)
+                child = McpChild(server, self._relay, self._idle)
+            self._children[server.name] = child
             return child
-
-    async def _end_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None and child.reading is not None:
-            child.kill()
-            await asyncio.wait({child.reading})
-
-    async def _read(self, child: _Child) -> None:
-        """Take the child's frames until it ends; whatever it was doing then is unknown."""
-        assert child.process.stdout is not None  # noqa: S101 - a pipe
-        try:
-            while line := await child.process.stdout.readline():
-                self._take(child, json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:  # a line that is too long, or none of the protocol's
-            log.warning("mcp.child_broken", error=type(error).__name__)
-        finally:
-            # Nothing waits from here to the end of the jobs, so no further job is given to this child.
-            self._child = None if self._child is child else self._child
-            child.kill()
-            for request in child.requests.values():
-                request.cancel()
-            for job in child.jobs.values():
-                if not job.done.done():
-                    failed = McpFailed("the connection to the server broke", "broken", is_sent=True)
-                    job.done.set_exception(failed)
-                    job.done.exception()  # it may be that nobody waits any more
-            await child.process.wait()
-
-    def _take(self, child: _Child, frame: Mapping[str, Any]) -> None:
-        if "http" in frame:
-            number = frame["http"]
-            if "end" in frame:
-                if (request := child.requests.get(number)) is not None:
-                    request.cancel()
-                return
-            relay, server = self._relay, child.servers.get(frame["server"])
-            assert relay is not None  # noqa: S101 - it is made before the child
-            sending = relay.send(frame, server, child.write, child.drain)
-            task = child.requests[number] = asyncio.create_task(sending, name="mcp request")
-            task.add_done_callback(lambda _: child.requests.pop(number, None))
-        elif (job := child.jobs.get(frame["job"])) is not None and not job.done.done():
-            if "progress" in frame:
-                if job.progress is not None:
-                    job.progress(str(frame["progress"]), int(frame["step"]), int(frame["of"]))
-            elif "failed" in frame:
-                job.done.set_exception(
-                    McpFailed(str(frame["failed"])[:1_000], str(frame["kind"]), is_sent=frame["is_sent"] is not False)
-                )
-            else:
-                job.done.set_result(frame["done"])

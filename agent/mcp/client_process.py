@@ -16,7 +16,6 @@ import os
 import resource
 import sys
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -36,13 +35,12 @@ from mcp_types import (
     RequestParamsMeta,
     TextResourceContents,
     Tool,
-    ToolListChangedNotification,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from agent.attachments.process_confinement import confine_process
 
-MEMORY = 1 << 30  # bytes of address space
+MEMORY = 640 << 20  # bytes of address space
 LONGEST_LINE = 8 << 20  # bytes of a frame in either direction
 LONGEST_EVENT = 4 << 20  # bytes of one event of a stream
 MOST_PAGES = 20
@@ -52,8 +50,7 @@ LONGEST_SCHEMA = 8 << 10
 LONGEST_DESCRIPTION = 1_024  # characters
 LONGEST_RESULT = 1 << 20  # bytes
 MOST_PARTS = 20  # of a result
-MOST_SESSIONS = 4
-MOST_NOTIFICATIONS = 100  # of one server in a second
+_LONGEST_SESSION = 600.0  # seconds, after which the tools are listed and compared again
 _UNTRIED_AFTER = 30.0  # seconds after which a session of the old protocol is tried before a call that acts
 _CLOSE_WITHIN = 2.0
 _CALL_KEY = "parlour/call"  # the name of our idempotency key
@@ -63,7 +60,7 @@ Frame = Mapping[str, Any]
 
 
 class CallFailed(Exception):
-    """A job failed: `kind` is down, changed, invalid, refused or broken; `is_sent` is True if the server may act."""
+    """A job failed: `kind` is down, changed, invalid, refused or broken. With `is_sent` the server may have acted."""
 
     def __init__(self, text: str, kind: str, *, is_sent: bool = False) -> None:
         super().__init__(text)
@@ -72,45 +69,48 @@ class CallFailed(Exception):
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """Whether a request of the current call has left the gateway."""
+class _CallRequests:
+    """The requests of one call."""
 
-    is_sent: bool = False
+    is_sent: bool = False  # one was handed to the gateway, which has not said that it did not leave
+    numbers: list[int] = field(default_factory=list)
 
 
-_attempt: ContextVar[_Attempt | None] = ContextVar("attempt", default=None)
+_attempt: ContextVar[_CallRequests | None] = ContextVar("attempt", default=None)
 
 
 class RelayTransport(httpx2.AsyncBaseTransport):
     """Sends requests through the gateway."""
 
-    def __init__(self, relay: Relay, server: str) -> None:
+    def __init__(self, relay: RequestRelay) -> None:
         self._relay = relay
-        self._server = server
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response, whose body is read as it arrives. Raises httpx2.TransportError."""
-        body = await request.aread()
-        return await self._relay.send(self._server, request, body)
+        if request.method == "GET":  # a stream of the server's own messages, none of which is wanted
+            return httpx2.Response(405, request=request)
+        return await self._relay.send(request, await request.aread())
 
 
-class Relay:
+class RequestRelay:
     """Requests that the gateway sends for us."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Queue[Frame]] = {}
 
-    async def send(self, server: str, request: httpx2.Request, body: bytes) -> httpx2.Response:
-        """Send *request* to *server*. Raises httpx2.TransportError."""
+    async def send(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
+        """Send *request*. Raises httpx2.TransportError."""
         number, frames = next(self._numbers), asyncio.Queue[Frame]()
         self._open[number] = frames
         attempt = _attempt.get()
+        if attempt is not None:
+            attempt.is_sent = True
+            attempt.numbers.append(number)
         try:
             write(
                 {
                     "http": number,
-                    "server": server,
                     "method": request.method,
                     "url": str(request.url),
                     "headers": [
@@ -123,8 +123,8 @@ class Relay:
         except BaseException:
             self.end(number)
             raise
-        if attempt is not None and head.get("is_sent", True):
-            attempt.is_sent = True
+        if attempt is not None and not head.get("is_sent", True):
+            attempt.is_sent = False
         if "failed" in head:
             self.end(number, is_known=True)
             raise httpx2.ConnectError(str(head["failed"]))
@@ -136,6 +136,12 @@ class Relay:
         if (frames := self._open.get(frame["http"])) is not None:
             frames.put_nowait(frame)
 
+    def abort(self, number: int) -> None:
+        """End a request whose response has no reader any more."""
+        if (frames := self._open.get(number)) is not None:
+            frames.put_nowait({"failed": "it was stopped"})
+            self.end(number)
+
     def end(self, number: int, *, is_known: bool = False) -> None:
         """End a request; the gateway stops reading its response, unless it *is_known* to have ended."""
         if self._open.pop(number, None) is not None and not is_known:
@@ -143,7 +149,7 @@ class Relay:
 
 
 class _RelayStream(httpx2.AsyncByteStream):
-    def __init__(self, relay: Relay, number: int, frames: asyncio.Queue[Frame]) -> None:
+    def __init__(self, relay: RequestRelay, number: int, frames: asyncio.Queue[Frame]) -> None:
         self._relay = relay
         self._number = number
         self._frames = frames
@@ -164,19 +170,19 @@ class _RelayStream(httpx2.AsyncByteStream):
 
 
 @dataclass(eq=False)
-class _Session:
-    """A connection to one server, held open by a task of its own, as the SDK requires."""
+class McpConnection:
+    """A connection to the server, held open by a separate task, as the SDK requires."""
 
     server: Frame
-    relay: Relay
+    relay: RequestRelay
     client: Client | None = None
     tools: Mapping[str, tuple[Tool, str]] = field(default_factory=dict)  # with their digests, by name
     left_out: int = 0  # tools beyond the limits
     is_stale: bool = False
+    opened_at: float = 0.0
     used_at: float = 0.0
     calls: int = 0  # that run
     _closing: asyncio.Event = field(default_factory=asyncio.Event)
-    _notified: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_NOTIFICATIONS))
     _task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -188,21 +194,21 @@ class _Session:
         except asyncio.CancelledError:
             self._task.cancel()
             raise
+        self.opened_at = self.used_at = time.monotonic()
 
     async def _run(self, is_open: asyncio.Future[None]) -> None:
-        name, version = self.server["name"], str(self.server["version"])
-        transport = RelayTransport(self.relay, name)
+        transport = RelayTransport(self.relay)
         try:
             async with httpx2.AsyncClient(transport=transport, timeout=None) as http:
                 streams = streamable_http_client(self.server["url"], http_client=http, max_sse_event_size=LONGEST_EVENT)
-                info = Implementation(name="Parlour", version=version)
-                async with Client(streams, client_info=info, message_handler=self._notice, cache=None) as self.client:
+                info = Implementation(name="Parlour", version=str(self.server["version"]))
+                # No rounds: a server that asks for input instead of answering gets none.
+                async with Client(streams, client_info=info, cache=None, input_required_max_rounds=0) as self.client:
                     self.tools, self.left_out = await _read_tools(self.client)
                     if not is_open.done():
                         is_open.set_result(None)
                     await self._closing.wait()
         except BaseException as error:
-            self.is_stale = True
             if not is_open.done():
                 is_open.set_exception(_failure(error, is_sent=False))
             if not isinstance(error, Exception):
@@ -210,29 +216,30 @@ class _Session:
         finally:
             self.is_stale = True
 
-    async def _notice(self, message: object) -> None:
-        """Take a notification of the server; close the connection if they are too many, or its tools changed."""
-        now = time.monotonic()
-        self._notified.append(now)
-        is_flood = len(self._notified) == MOST_NOTIFICATIONS and now - self._notified[0] < 1.0
-        if is_flood or isinstance(message, ToolListChangedNotification):
-            self.is_stale = True
-        if is_flood:
-            self._closing.set()
-
-    async def close(self) -> None:
-        """End the connection within a moment."""
+    async def retire(self) -> None:
+        """End the connection; with calls that run, the last of them does so."""
         self.is_stale = True
+        if self.calls:
+            return
         self._closing.set()
         if self._task is not None:
             _, left = await asyncio.wait({self._task}, timeout=_CLOSE_WITHIN)
             for task in left:
                 task.cancel()
 
-    @property
-    def is_legacy(self) -> bool:
-        """True if the server holds a session, which it may forget."""
-        return self.client is not None and self.client.protocol_version not in MODERN_PROTOCOL_VERSIONS
+    async def is_usable(self) -> bool:
+        """Return True if a call may be made over it, as far as can be found out without one."""
+        now = time.monotonic()
+        if self.is_stale or self.client is None or now - self.opened_at > _LONGEST_SESSION:
+            return False
+        is_legacy = self.client.protocol_version not in MODERN_PROTOCOL_VERSIONS
+        if is_legacy and not self.calls and now - self.used_at > _UNTRIED_AFTER:
+            try:
+                async with asyncio.timeout(5):
+                    await self.client.send_ping()
+            except Exception:  # noqa: BLE001 - whatever is wrong with it, a new one is opened
+                return False
+        return True
 
 
 async def _read_tools(client: Client) -> tuple[Mapping[str, tuple[Tool, str]], int]:
@@ -261,14 +268,14 @@ def _canonical(tool: Tool) -> bytes:
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
 
 
-class McpChild:
-    """Runs the gateway's jobs: to list the tools of a server, and to call one."""
+class McpJobs:
+    """Runs the gateway's jobs with one server: to list its tools, and to call one."""
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
-        self._relay = Relay()
-        self._sessions: dict[str, _Session] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._relay = RequestRelay()
+        self._connection: McpConnection | None = None
+        self._opening = asyncio.Lock()
         self._jobs: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -302,9 +309,9 @@ class McpChild:
 
     async def _list(self, frame: Frame) -> Mapping[str, Any]:
         """Return the tools that the server offers now."""
-        if (session := self._sessions.get(frame["server"]["name"])) is not None:
-            session.is_stale = True
-        session = await self._session(frame["server"])
+        if self._connection is not None:
+            self._connection.is_stale = True
+        connection = await self._connect(frame["server"])
         tools = [
             {
                 "name": tool.name,
@@ -312,81 +319,69 @@ class McpChild:
                 "schema": tool.input_schema,
                 "digest": digest,
             }
-            for tool, digest in session.tools.values()
+            for tool, digest in connection.tools.values()
         ]
-        return {"tools": tools, "left_out": session.left_out}
+        return {"tools": tools, "left_out": connection.left_out}
 
     async def _call(self, number: int, frame: Frame) -> Mapping[str, Any]:
-        """Call a tool; again on a new session if the server has forgotten ours and the call may be repeated."""
+        """Call a tool; again over a new connection if the server has forgotten ours and the call may be repeated."""
         for is_last in (False, True):
-            session, attempt = await self._session(frame["server"]), _Attempt()
-            name, arguments = frame["tool"], frame["arguments"]
-            tool, digest = session.tools.get(name, (None, ""))
+            connection, attempt = await self._connect(frame["server"]), _CallRequests()
+            tool, digest = connection.tools.get(frame["tool"], (None, ""))
             if tool is None or digest != frame["digest"]:
                 raise CallFailed("the tool has changed since it was pinned", "changed")
-            _check_arguments(tool, arguments)
-            token = _attempt.set(attempt)
-            session.calls += 1
+            _check_arguments(tool, frame["arguments"])
             try:
-                result = await session.client.call_tool(  # type: ignore[union-attr]  # an open session has one
-                    name,
-                    arguments,
-                    progress_callback=_Progress(number),
-                    meta=cast("RequestParamsMeta", {_CALL_KEY: frame["key"]}),  # any further names are allowed
-                )
+                return await self._call_once(number, frame, connection, attempt)
             except MCPError as error:
-                is_forgotten = error.message == _TERMINATED or error.code == CONNECTION_CLOSED or session.is_stale
-                if is_forgotten and not is_last and (frame["may_repeat"] or not attempt.is_sent):
-                    session.is_stale = True
+                is_ended = error.message == _TERMINATED or error.code == CONNECTION_CLOSED
+                if is_ended and not is_last and (frame["may_repeat"] or not attempt.is_sent):
+                    connection.is_stale = True
                     continue
                 raise CallFailed(error.message, "refused", is_sent=attempt.is_sent) from error
             except Exception as error:
                 raise _failure(error, is_sent=attempt.is_sent) from error
-            finally:
-                _attempt.reset(token)
-                session.calls -= 1
-                session.used_at = time.monotonic()
-            return _encode(result)
         raise CallFailed("the server ended the session twice", "broken", is_sent=True)
 
-    async def _session(self, server: Frame) -> _Session:
-        """Return the open session of *server*; connect if there is none, or if it is of no use any more."""
-        name = server["name"]
-        async with self._opening.setdefault(name, asyncio.Lock()):
-            session = self._sessions.get(name)
-            if session is not None and session.server == server and await _is_usable(session):
-                return session
-            if session is not None:
-                del self._sessions[name]
-                await session.close()
-            await self._make_room()
-            session = _Session(server, self._relay)
-            await session.open()
-            session.used_at = time.monotonic()
-            self._sessions[name] = session
-            return session
-
-    async def _make_room(self) -> None:
-        idle = sorted((each for each in self._sessions.values() if not each.calls), key=lambda each: each.used_at)
-        for session in idle[: max(0, len(self._sessions) - MOST_SESSIONS + 1)]:
-            del self._sessions[session.server["name"]]
-            await session.close()
-
-
-async def _is_usable(session: _Session) -> bool:
-    """Return True if the session stands, as far as can be told without a call."""
-    if session.is_stale or session.client is None:
-        return False
-    if session.is_legacy and time.monotonic() - session.used_at > _UNTRIED_AFTER:
+    async def _call_once(
+        self, number: int, frame: Frame, connection: McpConnection, attempt: _CallRequests
+    ) -> Mapping[str, Any]:
+        assert connection.client is not None  # noqa: S101 - it is open
+        token = _attempt.set(attempt)
+        connection.calls += 1
         try:
-            async with asyncio.timeout(5):
-                await session.client.send_ping()
-        except Exception:  # noqa: BLE001 - whatever is wrong with it, a new one is opened
-            return False
-    return True
+            result = await connection.client.call_tool(
+                frame["tool"],
+                frame["arguments"],
+                progress_callback=_ProgressWriter(number),
+                meta=cast("RequestParamsMeta", {_CALL_KEY: frame["key"]}),  # any further names are allowed
+            )
+            return _encode(result)
+        finally:
+            _attempt.reset(token)
+            for each in attempt.numbers:
+                self._relay.abort(each)
+            connection.calls -= 1
+            connection.used_at = time.monotonic()
+            if connection is not self._connection:
+                await connection.retire()
+
+    async def _connect(self, server: Frame) -> McpConnection:
+        """Return the open connection; open another one if it is of no use. Calls over an earlier one go on."""
+        async with self._opening:
+            connection = self._connection
+            if connection is not None and connection.server == server and await connection.is_usable():
+                return connection
+            self._connection = None
+            if connection is not None:
+                await connection.retire()
+            connection = McpConnection(server, self._relay)
+            await connection.open()
+            self._connection = connection
+            return connection
 
 
-class _Progress:
+class _ProgressWriter:
     def __init__(self, number: int) -> None:
         self._number = number
         self._at = 0.0
@@ -401,9 +396,12 @@ class _Progress:
 
 
 def _check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
-    """Raise CallFailed for arguments that do not fit the tool's schema."""
-    validator = jsonschema.Draft202012Validator(tool.input_schema)
-    error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
+    """Raise CallFailed for arguments that do not fit the tool's schema, or a schema that cannot be used."""
+    try:
+        validator = jsonschema.Draft202012Validator(tool.input_schema)
+        error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
+    except Exception as wrong:
+        raise CallFailed(f"the tool's schema cannot be used ({type(wrong).__name__})", "invalid") from wrong
     if error is not None:
         where = ".".join(map(str, error.absolute_path)) or "all"
         raise CallFailed(f"wrong arguments: {where}: {error.message[:300]}", "invalid")
@@ -425,10 +423,11 @@ def _encode(result: CallToolResult) -> Mapping[str, Any]:
                 part = {"text": each.resource.text}
             case kind:
                 part = {"text": f"(a part of the kind {kind}, which cannot be shown)"}
-        size = sum(map(len, part.values()))
+        size = sum(len(value.encode("utf-8", "replace")) for value in part.values())
         if size > left:
             is_cut = True
-            part = {"text": part["text"][:left]} if "text" in part else {"text": "(a picture that is too large)"}
+            beginning = part.get("text", "").encode("utf-8", "replace")[:left].decode("utf-8", "ignore")
+            part = {"text": beginning} if "text" in part else {"text": "(a picture that is too large)"}
         left -= min(size, left)
         parts.append(part)
     if result.structured_content is not None and not any("text" in part for part in parts):
@@ -437,7 +436,7 @@ def _encode(result: CallToolResult) -> Mapping[str, Any]:
 
 
 def _failure(error: BaseException, *, is_sent: bool) -> CallFailed:
-    """Return *error* as a failed job: the innermost one of a group says what happened."""
+    """Return *error* as a failed job; of a group, the innermost error."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     if isinstance(error, CallFailed):
@@ -451,7 +450,7 @@ def _failure(error: BaseException, *, is_sent: bool) -> CallFailed:
 
 def write(frame: Frame) -> None:
     """Write a line to the gateway, which reads at any time."""
-    sys.stdout.buffer.write(json.dumps(frame).encode() + b"\n")
+    sys.stdout.buffer.write(json.dumps(frame, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -471,7 +470,7 @@ def drop_privileges() -> None:
 async def _serve() -> None:
     reader = asyncio.StreamReader(limit=LONGEST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    await McpChild(reader).run()
+    await McpJobs(reader).run()
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Sends the HTTP requests of the child process that speaks MCP.
 
-A request goes to the origin of the child's server and nowhere else, and only to public addresses unless the operator
-has said that the server is private. A child that a server has taken over reaches nothing beyond that.
+A request goes to the address of the child's server and nowhere else, and only to a public one unless the operator has
+said that the server is private. A child that a server has taken over reaches nothing beyond that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONNECT_WITHIN = 10.0
 _PASSED_TO_SERVER = frozenset({"accept", "content-type", "last-event-id", "user-agent"})
 _PASSED_TO_CHILD = frozenset({"content-type", "location", "mcp-session-id", "retry-after"})
 _OF_PROTOCOL = "mcp-"  # headers of the protocol, in either direction
-_METHODS = frozenset({"GET", "POST", "DELETE"})
+_METHODS = frozenset({"POST", "DELETE"})
 
 Frame = Mapping[str, Any]
 
@@ -44,7 +44,7 @@ class HttpRelay:
     async def send(
         self,
         frame: Frame,
-        server: ServerAddress | None,
+        server: ServerAddress,
         write: Callable[[Frame], None],
         drain: Callable[[], Awaitable[None]],
     ) -> None:
@@ -70,14 +70,15 @@ class HttpRelay:
             write({"http": number, **({"end": True} if left >= 0 else {"failed": too_long, "is_sent": True})})
         except McpFailed as error:
             write({"http": number, "failed": str(error), "is_sent": is_sent or error.is_sent})
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
             write({"http": number, "failed": _reason(error), "is_sent": is_sent or not _is_unsent(error)})
 
     @asynccontextmanager
-    async def _request(self, frame: Frame, server: ServerAddress | None) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send the request of *frame*. Raises McpFailed, aiohttp.ClientError and OSError."""
+    async def _request(self, frame: Frame, server: ServerAddress) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send the request of *frame*. Raises McpFailed, aiohttp.ClientError, OSError, and ValueError for a bad one."""
         method, target = frame["method"], URL(frame["url"])
-        if server is None or method not in _METHODS or target.origin() != URL(server.url).origin():
+        # A slash at the end is the one redirect that many servers make.
+        if method not in _METHODS or str(target).rstrip("/") != str(URL(server.url)).rstrip("/"):
             raise McpFailed("the server named another address than its own", "broken")
         if not server.is_private:
             try:
@@ -102,7 +103,8 @@ class HttpRelay:
     def _session(self, *, is_private: bool) -> aiohttp.ClientSession:
         if is_private not in self._sessions:
             timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_WITHIN)
-            self._sessions[is_private] = self._http.open_session(is_checked=not is_private, timeout=timeout)
+            # Each server has its own limit of requests.
+            self._sessions[is_private] = self._http.open_session(is_checked=not is_private, timeout=timeout, limit=0)
         return self._sessions[is_private]
 
 
@@ -112,7 +114,7 @@ def _is_unsent(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return what is wrong, without any address that a name resolved to."""
+    """Return the reason in words, without any address that a name resolved to."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return "its certificate is not valid for this address"
     if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotPublicAddress):

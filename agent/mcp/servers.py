@@ -20,8 +20,10 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from agent.mcp.client import CallResult, ListedTool, McpClient, McpFailed, ServerAddress
+from agent.llm.chat_model import ToolCall
+from agent.mcp.client import ListedTool, McpClient, McpFailed, McpResult, ServerAddress
 from agent.memory.storage.messages import TAINTED, is_tainted_line
+from agent.tools.deferred_tools import USE_TOOL, inner_call
 from agent.tools.tool import (
     ASK_BY_KIND,
     AskRule,
@@ -47,6 +49,8 @@ MOST_SERVERS = 16
 LONGEST_NAME = 64  # characters of a tool's name, the most that every provider takes
 _PREFIX = f"{CACHED_NOTES}server."
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,23}")
+_WORD = re.compile(r"[^\W_]+")
+_CONSTANTS = frozenset({"true", "false", "null"})
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _TIMEOUT = timedelta(seconds=60)
 _LIST_WITHIN = 30.0  # seconds, of which the process that speaks the protocol takes a few to start
@@ -54,7 +58,7 @@ _LONGEST_PAUSE = 60.0  # seconds after a failed connection, doubled from one sec
 
 
 class ToolUse(StrEnum):
-    """What the operator says that a tool does."""
+    """The effect of a tool, as the operator says."""
 
     READ = "read"
     ACT = "act"
@@ -111,7 +115,7 @@ class ToolDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTrouble:
-    """What is wrong with a server whose tools are allowed, and what an operator does about it."""
+    """A fault of a server whose tools are allowed, and its remedy."""
 
     server: str
     text: str
@@ -119,7 +123,7 @@ class ServerTrouble:
 
 
 @dataclass(slots=True)
-class _Outage:
+class _ServerOutage:
     reason: str
     failures: int
     until: float  # by the loop's clock
@@ -133,9 +137,10 @@ class McpServers:
         self._state = state
         self._now = now
         self._rows: Mapping[str, str] | None = None
+        self._parsed: Mapping[str, PinnedServer] = {}  # by the text of its row
         self._servers: Mapping[str, PinnedServer] = {}
         self._tools: Mapping[str, Tool] = {}
-        self._outages: dict[str, _Outage] = {}
+        self._outages: dict[str, _ServerOutage] = {}
         self._changed: set[tuple[str, str]] = set()  # server and digest of tools that were refused as changed
 
     @property
@@ -150,11 +155,14 @@ class McpServers:
         if rows is self._rows:
             return
         self._rows = rows
-        servers = [PinnedServer.from_json(text) for name, text in sorted(rows.items()) if name.startswith(_PREFIX)]
-        self._servers = {each.name: each for each in servers}
+        texts = [text for name, text in sorted(rows.items()) if name.startswith(_PREFIX)]
+        if texts == list(self._parsed):  # other notes have changed
+            return
+        self._parsed = {text: self._parsed.get(text) or PinnedServer.from_json(text) for text in texts}
+        self._servers = {each.name: each for each in self._parsed.values()}
         tools = [
             self._tool(server, tool)
-            for server in servers
+            for server in self._servers.values()
             for tool in sorted(server.tools.values(), key=lambda each: each.name)
             if tool.use is not None
         ]
@@ -181,7 +189,7 @@ class McpServers:
         return (server.name, tool.digest) in self._changed
 
     def troubles(self) -> Sequence[ServerTrouble]:
-        """Return what calls have found to be wrong with servers, until it is mended."""
+        """Return the faults of servers that calls have found, until a later call succeeds or the operator acts."""
         found: list[ServerTrouble] = []
         for server in self.servers:
             changed = [each.name for each in server.tools.values() if each.use and self.is_changed(server, each)]
@@ -211,18 +219,23 @@ class McpServers:
         )
         listed, left_out = await self._list(server)
         server = replace(server, tools={each.name: _pin(each) for each in listed})
-        await self._save(server)
+        if not await self._state.replace(_PREFIX + name, None, server.to_json()):
+            raise UserError(f"{name} was pinned by somebody else just now")
         return server, left_out
 
     async def allow(self, name: str, tools: Sequence[str], use: ToolUse | None) -> PinnedServer:
         """Let the model use *tools* of the server *name*, or with None no longer. Raises UserError."""
-        server = self.server(name)
-        if unknown := [each for each in tools if each not in server.tools]:
-            raise UserError(f"{name} has no tool called {unknown[0]}; it has: {', '.join(server.tools) or 'none'}")
-        changed = {each: replace(server.tools[each], use=use) for each in tools}
-        server = replace(server, tools={**server.tools, **changed})
-        await self._save(server)
-        return server
+
+        def change(server: PinnedServer) -> PinnedServer:
+            if unknown := [each for each in tools if each not in server.tools]:
+                raise UserError(f"{name} has no tool called {unknown[0]}; it has: {', '.join(server.tools) or 'none'}")
+            for each in tools if use is not None else ():
+                if self.is_changed(server, server.tools[each]):
+                    raise UserError(f"{name} describes {each} differently now; run parlour mcp review {name} first")
+            changed = {each: replace(server.tools[each], use=use) for each in tools}
+            return replace(server, tools={**server.tools, **changed})
+
+        return await self._change(name, change)
 
     async def review(self, name: str, *, accept: bool) -> Sequence[ToolDifference]:
         """Compare a server with its pin; with *accept*, pin what it has now, and allow none that is new or changed.
@@ -243,18 +256,30 @@ class McpServers:
         ]
         if accept:
             different = {each.name for each in differences}
-            kept = {each: server.tools[each] for each in found if each not in different}
-            await self._save(replace(server, tools={**found, **kept}))
+
+            def change(server: PinnedServer) -> PinnedServer:
+                kept = {each: tool for each, tool in server.tools.items() if each in found and each not in different}
+                return replace(server, tools={**found, **kept})
+
+            await self._change(name, change)
+            self._changed = {each for each in self._changed if each[0] != name}
         return differences
 
     async def remove(self, name: str) -> None:
         """Forget a server and its tools. Raises UserError."""
         self.server(name)
         await self._state.save(_PREFIX + name, None)
+        self._outages.pop(name, None)
 
-    async def _save(self, server: PinnedServer) -> None:
-        await self._state.save(_PREFIX + server.name, server.to_json())
-        self._changed = {each for each in self._changed if each[0] != server.name}
+    async def _change(self, name: str, change: Callable[[PinnedServer], PinnedServer]) -> PinnedServer:
+        """Change a row as it is now, also beside another change. Raises UserError."""
+        while True:
+            before = await self._state.load(_PREFIX + name)
+            if before is None:
+                raise UserError(f"no MCP server is called {name}")
+            server = change(PinnedServer.from_json(before))
+            if await self._state.replace(_PREFIX + name, before, server.to_json()):
+                return server
 
     async def _list(self, server: PinnedServer) -> tuple[Sequence[ListedTool], int]:
         try:
@@ -283,6 +308,8 @@ class McpServers:
             arguments=JsonArguments(pinned.schema),
             schema={
                 "type": "function",
+                # Not for the model: what a person allows is a tool at this address.
+                "server": f"{server.url} {'private' if server.is_private else 'public'}",
                 "function": {"description": pinned.description, "name": name, "parameters": pinned.schema},
             },
             kind=kind,
@@ -332,43 +359,55 @@ class McpServers:
             failures = self._outages[server.name].failures + 1 if server.name in self._outages else 1
             pause = min(2.0 ** (failures - 1), _LONGEST_PAUSE)
             until = asyncio.get_running_loop().time() + pause
-            self._outages[server.name] = _Outage(str(error), failures, until)
+            self._outages[server.name] = _ServerOutage(str(error), failures, until)
             log.warning("mcp.server_down", server=server.name, reason=str(error), seconds=pause)
             text = f"{server.name} is down: {error}; next try in {pause:.0f} s"
         return ToolFailed(text) if error.is_sent else NothingHappened(text)
 
 
 class _ReadReview:
-    """Lets a tool that reads run without a question, unless text of others than its own server is before the model.
+    """Lets a tool that reads run without a question, unless text of others could have chosen what it is asked.
 
-    Such text could make the model carry what a person wrote to the server, in the words that it looks for.
+    Such text could make the model carry what a person wrote to the server, in the words that it looks for. So in a
+    tainted conversation a call runs at once only if all text in the conversation is the same server's, and each word
+    of its arguments occurs in it or in what people wrote.
     """
 
     def __init__(self, server: str) -> None:
         self._prefix = tool_name(server, "")
 
-    def __call__(self, arguments: Mapping[str, Any], facts: CallFacts) -> AskRule:  # noqa: ARG002 - of any arguments
+    def __call__(self, arguments: Mapping[str, Any], facts: CallFacts) -> AskRule:
         if not facts.is_tainted:
             return AskRule.NEVER
-        lines = facts.lines()
-        calls = {str(call["id"]): call["function"] for line in lines for call in line.get("tool_calls") or ()}
-        is_own = False
-        for line in filter(is_tainted_line, lines):
-            if not line.get(TAINTED):  # it brought the text itself
-                is_own = self._is_own(calls.get(str(line.get("tool_call_id", "")), {}))
-            if not is_own:  # an answer to such text, which may be further back than these lines
-                return AskRule.TAINTED
-        return AskRule.NEVER
+        calls: dict[str, ToolCall] = {}  # by id: the latest, since each turn counts anew
+        known: set[str] = set()
+        has_own = False
+        for line in facts.lines():
+            for each in line.get("tool_calls") or ():
+                function = each["function"]
+                calls[str(each["id"])] = ToolCall(str(each["id"]), str(function["name"]), str(function["arguments"]))
+            is_own = self._is_own(calls.get(str(line.get("tool_call_id", ""))))
+            if is_own or (line.get("role") == "user" and not is_tainted_line(line)):
+                known |= _words(str(line.get("content", "")))
+            if is_tainted_line(line):
+                has_own = has_own or is_own
+                # Without one before, an answer was made from text that is further back than these lines.
+                if not is_own and not (line.get(TAINTED) and has_own):
+                    return AskRule.TAINTED
+        values = arguments["arguments"].values()  # the names are the tool's
+        asked = {word for value in values for word in _words(json.dumps(value, ensure_ascii=False))}
+        return AskRule.NEVER if asked <= known | _CONSTANTS else AskRule.TAINTED
 
-    def _is_own(self, call: Mapping[str, Any]) -> bool:
-        try:
-            return str(json.loads(call["arguments"])["name"]).startswith(self._prefix)
-        except (ValueError, KeyError, TypeError):
-            return False
+    def _is_own(self, call: ToolCall | None) -> bool:
+        return call is not None and call.name == USE_TOOL and inner_call(call).name.startswith(self._prefix)
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(text)}
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return the name by which a model calls *tool* of *server*: no other server's tool has it, and none of ours."""
+    """Return the name by which a model calls *tool* of *server*: no other tool has it."""
     plain = _FOREIGN.sub("_", tool)
     name = f"mcp_{server}_{plain}"
     if plain == tool and len(name) <= LONGEST_NAME:
@@ -392,8 +431,10 @@ def _check_address(url: str) -> None:
         raise UserError("the address of a server begins with http:// or https:// and has no user name in it")
 
 
-def _tool_result(server: str, result: CallResult) -> ToolResult:
+def _tool_result(server: str, result: McpResult) -> ToolResult:
     texts = [*result.texts, *(["[the server's result is longer; this is its beginning]"] if result.is_cut else ())]
+    if (further := len(result.pictures) - 1) > 0:
+        texts.append(f"[{further} further {'picture is' if further == 1 else 'pictures are'} not shown]")
     return ToolResult(
         text="\n".join(texts) or "(no text)",
         picture=ResultPicture(server, result.pictures[0]) if result.pictures else None,

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -40,7 +41,9 @@ def build_finder(tools: Mapping[str, Tool]) -> tuple[Tool, Tool]:
         count: int = 5,
     ) -> str:
         """Return the best tools for *query*, with their schemas."""
-        best = rank_tools(query, list(tools.values()))[: max(1, min(count, _MOST_FOUND))]
+        # In a thread, since there may be a thousand of them.
+        ranked = await asyncio.to_thread(rank_tools, query, list(tools.values()))
+        best = ranked[: max(1, min(count, _MOST_FOUND))]
         if best:
             return "\n\n".join(map(_describe, best))
         return f"no tool fits; there are: {', '.join(list(tools)[:_LONGEST_LIST])}"
@@ -88,7 +91,7 @@ def service_of(name: str) -> str:
 def rank_tools(query: str, tools: Sequence[Tool]) -> Sequence[Tool]:
     """Return those of *tools* that have a word of *query*, the best first: rare words count more, in names most."""
     wanted = _words(query[:_LONGEST_QUERY])
-    words = [(_words(each.name), _words(each.description), _words(" ".join(_parameters(each)))) for each in tools]
+    words = [(_words(each.name), _words(each.description), _words(" ".join(_parameter_names(each)))) for each in tools]
     count = {word: sum(any(word in part for part in each) for each in words) for word in wanted}
     scores = [
         sum(
@@ -109,11 +112,11 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(word.lower().rstrip("s") or word for word in _WORD.findall(text))
 
 
-def _parameters(found: Tool) -> Iterable[str]:
-    properties = found.schema["function"]["parameters"].get("properties")
+def _parameter_names(tool: Tool) -> Iterable[str]:
+    properties = tool.schema["function"]["parameters"].get("properties")
     return properties if isinstance(properties, dict) else ()
 
 
-def _describe(found: Tool) -> str:
-    parameters = json.dumps(found.schema["function"]["parameters"], ensure_ascii=False)
-    return f"{found.name}: {' '.join(found.description.split())}\n{parameters}"
+def _describe(tool: Tool) -> str:
+    parameters = json.dumps(tool.schema["function"]["parameters"], ensure_ascii=False)
+    return f"{tool.name}: {' '.join(tool.description.split())}\n{parameters}"

@@ -86,12 +86,17 @@ class CallVerdict:
     is_for_owner: bool = False  # the question belongs into an owner's direct chat
 
 
-def apply_rights(tools: Iterable[Tool], rights: Mapping[str, OperatorRights]) -> Sequence[Tool]:
+def apply_rights(
+    tools: Iterable[Tool], rights: Mapping[str, OperatorRights], *, is_checked: bool = True
+) -> Sequence[Tool]:
     """Return *tools* with the operator's *rights*, by name or kind; a tool's own entry goes before that of its kind.
 
-    Raises SettingsError for a rule that asks less than the tool or the kind does.
+    Raises SettingsError for a rule that asks less than the tool or the kind does; without *is_checked* the tool's own
+    applies then.
     """
     found = list(tools)
+    if not is_checked:
+        return [_apply_rule(_apply_rule(each, rights.get(each.kind)), rights.get(each.name)) for each in found]
     own = {str(kind): ask for kind, ask in ASK_BY_KIND.items()} | {each.name: each.ask for each in found}
     for name, rule in rights.items():
         if rule.ask is not None and name in own and not rule.ask.covers(own[name]):

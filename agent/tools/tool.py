@@ -237,14 +237,14 @@ class JsonArguments:
         self._required = [str(each) for each in required] if isinstance(required, list) else []
         self._is_closed = schema.get("additionalProperties") is False
 
-    def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return *given* as the tool's function takes it. Raises ToolFailed."""
-        missing = [name for name in self._required if name not in given]
-        unknown = [name for name in given if name not in self.names] if self._is_closed else []
+    def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return *values* as the tool's function takes them. Raises ToolFailed."""
+        missing = [name for name in self._required if name not in values]
+        unknown = [name for name in values if name not in self.names] if self._is_closed else []
         if missing or unknown:
             wrong = f"{missing[0]} is missing" if missing else f"there is no {unknown[0][:64]}"
             raise ToolFailed(f"wrong arguments: {wrong}; expected: {', '.join(self.names) or 'no fields'}")
-        return {"arguments": given}
+        return {"arguments": values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

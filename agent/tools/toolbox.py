@@ -178,7 +178,7 @@ class Toolbox:
             result_chars=self._result_chars,
             meter=self._meter,
             once=self._once,
-            deferred={each.name: each for each in apply_rights(tools, rights)},
+            deferred={each.name: each for each in apply_rights(tools, rights, is_checked=False)},
         )
 
     @property
@@ -199,22 +199,23 @@ class Toolbox:
         """Return *call* as a model makes it: of a tool that is not in the prompt through `use_tool`."""
         return outer_call(call) if call.name in self._deferred else call
 
-    def _find(self, name: str) -> Tool | None:
-        return self._tools.get(name) or self._deferred.get(name)
+    def _find(self, call: ToolCall) -> Tool | None:
+        """Return the tool that *call*, as a model makes it, runs: `use_tool` runs those that are not in the prompt."""
+        inner = self.inner(call)
+        return self._tools.get(call.name) if inner is call else self._deferred.get(inner.name)
 
     def is_repeatable(self, call: ToolCall) -> bool:
         """Return True if the called tool may run again without harm. Unknown tools do nothing.
 
         Tools that are switched off count too: one may have run before. So may one that was deferred and is gone.
         """
-        name = inner_call(call).name
-        if (found := self._find(name)) is not None:
+        if (found := self._find(call)) is not None:
             return found.repeatable
-        return name not in self._once and name == call.name
+        return call.name not in self._once and call.name != USE_TOOL
 
     def kind_of(self, call: ToolCall) -> ToolKind | None:
         """Return the kind of the called tool; None for an unknown one."""
-        found = self._find(self.inner(call).name)
+        found = self._find(call)
         return None if found is None else found.kind
 
     def batches(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
@@ -225,7 +226,7 @@ class Toolbox:
 
     def can_ask(self, call: ToolCall) -> bool:
         """Return True if a person may have to allow a call of the tool."""
-        found = self._find(self.inner(call).name)
+        found = self._find(call)
         return found is not None and (found.review is not None or found.ask is not AskRule.NEVER)
 
     def has_effects(self, call: ToolCall) -> bool:
@@ -245,10 +246,9 @@ class Toolbox:
 
     def verdict(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
         """Return whether *call* may run. Calls that cannot run are passed: they fail with what is wrong."""
-        call = self.inner(call)
+        found, call = self._find(call), self.inner(call)
         if call.name in self._left_out:
             return CallVerdict(_error(self._unknown(call.name)).text, RefusalRule.CHAT)
-        found = self._find(call.name)
         if found is None:
             return CallVerdict()
         try:
@@ -271,8 +271,7 @@ class Toolbox:
 
     def problem(self, call: ToolCall) -> str:
         """Return the error of *call*: its tool is unknown, or the arguments do not fit; "" if it can run."""
-        call = self.inner(call)
-        found = self._find(call.name)
+        found, call = self._find(call), self.inner(call)
         if found is None:
             return self._unknown(call.name)
         try:
@@ -282,13 +281,9 @@ class Toolbox:
         return ""
 
     def schema_digest(self, call: ToolCall) -> str:
-        """Return the digest of the called tool's schema."""
-        found = self._find(self.inner(call).name)
-        return (
-            digest_schema(found.schema)
-            if found is not None and found.name in self._deferred
-            else self.digests[call.name]
-        )
+        """Return the digest of the called tool's schema; "" for an unknown one."""
+        found = self._find(call)
+        return "" if found is None else self.digests.get(found.name) or digest_schema(found.schema)
 
     def _count(self, call: ToolCall, outcome: str) -> None:
         if self._meter is not None:
@@ -323,8 +318,7 @@ class Toolbox:
         return outcome
 
     async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        call = self.inner(call)
-        found = self._find(call.name)
+        found, call = self._find(call), self.inner(call)
         if found is None:
             return _error(self._unknown(call.name))
         try:
@@ -373,19 +367,20 @@ class Toolbox:
 
     def is_same(self, call: ToolCall, other: ToolCall) -> bool:
         """Return True if both calls ask one tool for the same thing, however their arguments are written."""
-        return call.name == other.name and self._meaning(call) == self._meaning(other)
+        return self.inner(call).name == self.inner(other).name and self._meaning(call) == self._meaning(other)
 
     def _meaning(self, call: ToolCall) -> object:
         """Return the arguments as the tool would get them, defaults filled in; as text where they cannot be read."""
-        call = self.inner(call)
-        called = self._find(call.name)
+        called, call = self._find(call), self.inner(call)
         try:
             return _read(called, call.arguments) if called is not None else _canonical(call.arguments)
         except ToolFailed:
             return _canonical(call.arguments)
 
     def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, [*self._tools, *self._deferred], n=1, cutoff=0.6)
+        if name in self._deferred:
+            return f"{name[:64]} is not called by itself; call {USE_TOOL} with its name and its arguments"
+        near = difflib.get_close_matches(name, self._tools, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(self._tools) or 'none'}"
         return f"there is no tool called {name[:64]!r}; {hint}"
 
@@ -476,6 +471,7 @@ class LoopDetector:
 
     def is_repeated(self, call: ToolCall) -> bool:
         """Count *call*; True from the third time on that the same tool gets the same arguments."""
+        call = inner_call(call)
         key = (call.name, _canonical(call.arguments))
         self._seen[key] += 1
         return self._seen[key] >= _REPEATS

@@ -52,11 +52,10 @@ class CallReviewer:
     async def review(self, turn: Turn, call: ToolCall) -> CallResult | None:
         """Return the result of a call that must not run now; None for one that runs, which is counted."""
         draft, toolbox = turn.draft, turn.profile.toolbox
-        if not toolbox.is_repeatable(call):
-            if call.id in draft.intents:
-                return CallResult(OUTCOME_UNKNOWN)
-            if any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
-                return CallResult(_IN_DOUBT, rule=RefusalRule.DOUBT)
+        if call.id in draft.intents:  # whatever the tool is now
+            return CallResult(OUTCOME_UNKNOWN)
+        if not toolbox.is_repeatable(call) and any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
+            return CallResult(_IN_DOUBT, rule=RefusalRule.DOUBT)
         decisions = await self._decisions_about(turn, call)
         # From here on nothing waits until the call is counted, where one gateway counts: calls that run side by side
         # stay below the cap. Of several gateways, the count itself says whether the call still may run.

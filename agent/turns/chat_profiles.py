@@ -82,7 +82,7 @@ class ChatProfiles:
 
     @property
     def toolbox(self) -> Toolbox:
-        """The tools of a chat without settings of its own."""
+        """The tools of a chat that has no settings."""
         deferred = self._deferred()
         if not deferred:
             return self._installed

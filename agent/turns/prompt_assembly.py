@@ -323,14 +323,18 @@ def find_replaced(message: InboundMessage, conversation: Conversation) -> Line |
 def replacing_line(line: Line, replaced: Line, turn: Turn) -> Line:
     """Return *line* as another version of *replaced*; its head names the calls since then that are not undone."""
     gone = [each for each in turn.conversation.lines if is_replaced(each, [build.rewind(replaced["i"], line["i"])])]
-    calls = {call["id"]: call["function"]["name"] for each in gone for call in each.get("tool_calls") or ()}
+    toolbox = turn.profile.toolbox
+    calls = {
+        call["id"]: ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+        for each in gone
+        for call in each.get("tool_calls") or ()
+    }
     ran = [
-        ToolCall(each["tool_call_id"], calls[each["tool_call_id"]], "")
+        calls[each["tool_call_id"]]
         for each in gone
         if each.get("tool_call_id") in calls and not any(each.get(name) for name in ("error", "refused", "ask"))
     ]
-    kinds = turn.profile.toolbox.kind_of
-    done = dict.fromkeys(call.name for call in ran if kinds(call) not in _WITHOUT_TRACES)
+    done = dict.fromkeys(toolbox.inner(call).name for call in ran if toolbox.kind_of(call) not in _WITHOUT_TRACES)
     head = f"{line['head']}, said anew; done before and not undone: {', '.join(done)}" if done else line["head"]
     return {**line, "replaces": replaced["mid"], "head": head}
 

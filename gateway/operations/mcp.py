@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +24,7 @@ def _server_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
     for line in lines:
         if "tool" in line:
             yield f"{line['use']:7}  {line['tool']}"
-            yield from (f"           {row}" for row in line["description"].splitlines())
+            yield from (f"           {row}" for row in line["shown"].splitlines())
         else:
             yield from line["notes"]
 
@@ -132,10 +133,11 @@ class McpOperations(OperationGroup):
         return [self._tool_line(server, each) for each in server.tools.values()]
 
     def _tool_line(self, server: PinnedServer, tool: PinnedTool) -> dict[str, Any]:
+        from agent.base.one_line import show_escapes  # which other commands do without
+
         use = _UNUSED if tool.use is None else str(tool.use)
         return {
             "tool": tool.name,
             "use": "changed" if self._app.mcp.is_changed(server, tool) else use,
-            "description": tool.description,
-            "parameters": tool.schema,
+            "shown": f"{show_escapes(tool.description)}\n{show_escapes(json.dumps(tool.schema, ensure_ascii=False))}",
         }

@@ -325,4 +325,7 @@ def _part_content(part: MessagePart) -> tuple[str, str, str]:
 
 
 def _format_call(call: Any, is_recorded: bool) -> dict[str, Any]:
+    from agent.tools.deferred_tools import inner_call  # which other commands do without
+
+    call = inner_call(call)
     return {"name": call.name, "arguments": call.arguments, "is_recorded": is_recorded}

@@ -55,7 +55,7 @@ def check_chats(settings: Settings, places: Places, kinds: InstalledPlugins) -> 
             yield _line(places, (*where, "model"), text)
         for kind in ("allow", "deny"):
             for tool in getattr(entry.tools, kind) or ():
-                if kinds.tools is not None and tool not in kinds.tools:
+                if kinds.tools is not None and tool not in kinds.tools and not _is_of_a_service(tool):
                     text = f"no tool is called {tool!r}; {_guess(tool, kinds.tools)}"
                     yield _line(places, (*where, "tools", kind), text)
 
@@ -66,12 +66,17 @@ def check_tool_rights(settings: Settings, places: Places, kinds: InstalledPlugin
         return
     known = {*TOOL_KINDS, *kinds.tools}
     for name in settings.tools.rights:
-        if name not in known:
+        if name not in known and not _is_of_a_service(name):
             path = ("tools", "rights", name)
             place = next((place for each, place in places.items() if each[:3] == path), "")
             yield error_line(
                 place or ".".join(path), f"no tool or kind of tools is called {name!r}; {_guess(name, known)}"
             )
+
+
+def _is_of_a_service(name: str) -> bool:
+    """Return True for a tool of an MCP server: the store has their names, and they come and go without a restart."""
+    return name.startswith("mcp_") or name in ("find_tools", "use_tool")
 
 
 def _of_a_thread(name: str, entry: ChatSettings, places: Places) -> Iterator[str]:

@@ -23,6 +23,9 @@ _CHOOSERS = sql(
 _PUT_PREFERENCE = upsert_sql("preference", "subject", "name", "value", keys=2)
 _PUT_NOTE = upsert_sql("note", "channel", "name", "value", keys=2)
 _DROP_NOTE = "DELETE FROM note WHERE channel = ? AND name = ?"
+_ADD_NOTE = "INSERT INTO note (channel, name, value) VALUES (?, ?, ?) ON CONFLICT (channel, name) DO NOTHING"
+_REPLACE_NOTE = "UPDATE note SET value = ? WHERE channel = ? AND name = ? AND value = ?"
+_DROP_NOTE_AS_IT_IS = "DELETE FROM note WHERE channel = ? AND name = ? AND value = ?"
 _TAKE_NOTE = "DELETE FROM note WHERE channel = ? AND name = ? RETURNING value"
 _WRITTEN_WITHIN = 2.0  # seconds: until the next message, or the next look at whether the store can be written
 _FORGET_WITHIN = 5.0  # seconds: until the chat's next message, as a rule
@@ -209,6 +212,29 @@ class SqlChannelState:
 
         group = None if name.startswith(CACHED_NOTES) else columns
         await self._engine.writer.submit(store, change, group=group, within=within)
+
+    async def replace(self, name: str, before: str | None, value: str | None) -> bool:
+        """Store a note if it is still *before*; None is a note that does not exist. Return False if it is another."""
+        columns = (self._channel, quote(name))
+        values: tuple[str, ...]
+        if before is None:
+            statement, values = _ADD_NOTE, (*columns, quote(value or ""))
+        elif value is None:
+            statement, values = _DROP_NOTE_AS_IT_IS, (*columns, quote(before))
+        else:
+            statement, values = _REPLACE_NOTE, (quote(value), *columns, quote(before))
+
+        def store(database: SharedDatabase) -> bool:
+            is_stored = database.execute(statement, values).rowcount == 1
+            if is_stored and name.startswith(CACHED_NOTES):
+                database.changes_cached(CachedRows.NOTES)
+            return is_stored
+
+        def change(is_stored: bool) -> None:
+            if is_stored and name.startswith(CACHED_NOTES):
+                self._cached.set_note(self._channel, name, value)
+
+        return await self._engine.writer.submit(store, change)
 
     async def take(self, name: str) -> str | None:
         """Remove a note durably and return it. Of several callers, at any worker, one gets it; the others get None."""

@@ -73,7 +73,7 @@ async function service(name, { again, act }) {
         "Tools as they were pinned",
         [
           ["Tool", (each) => h("code", {}, each.tool)],
-          ["Text", (each) => each.description || "–"],
+          ["Text and parameters, as the model reads them", (each) => h("pre", {}, each.shown)],
           ["Use", (each) => (USES[each.use] ?? (() => each.use))()],
           ["Change", buttons],
         ],

@@ -324,6 +324,18 @@ async def test_usage_adds_up_by_purpose_and_model(store: SqlStore) -> None:
     assert await store.usage.totals(since=START, chat="telegram:99") == ()
 
 
+async def test_a_channels_note_is_replaced_by_who_knows_what_it_was(store: SqlStore) -> None:
+    """Of two who change it at the same time one is told, and begins anew; a cached one is served as it was stored."""
+    state = store.state("mcp/")
+    name = f"{CACHED_NOTES}server"
+    assert await asyncio.gather(state.replace(name, None, "a"), state.replace(name, None, "b")) == (True, False)
+    assert await asyncio.gather(state.replace(name, "a", "c"), state.replace(name, "a", "d")) == (True, False)
+    assert (await state.load(name), state.cached()[name]) == ("c", "c")
+    assert not await state.replace(name, "a", None)
+    assert await state.replace(name, "c", None)
+    assert (await state.load(name), dict(state.cached())) == (None, {})
+
+
 async def test_choices_and_notes_survive(backend: StoreBackend) -> None:
     """Preferences are served from memory; an empty value removes; channels keep their notes apart."""
     store = await backend.open()

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from agent.mcp.client import CallResult, McpClient, McpFailed, ServerAddress
+from agent.mcp.client import McpClient, McpFailed, McpResult, ServerAddress
 from tests.fakes.hostile_mcp import HostileServer, hostile_server, packed, tool
 
 
@@ -38,7 +38,7 @@ def address(server: HostileServer, *, is_private: bool = True) -> ServerAddress:
     return ServerAddress(name=f"s{server.url.rpartition(':')[2].split('/')[0]}", url=server.url, is_private=is_private)
 
 
-async def call(client: McpClient, server: HostileServer, *, may_repeat: bool = False) -> CallResult:
+async def call(client: McpClient, server: HostileServer, *, may_repeat: bool = False) -> McpResult:
     """Call the tool `act` as it is described now."""
     tools, _ = await client.list_tools(address(server))
     digest = next(each.digest for each in tools if each.name == "act")
@@ -128,6 +128,87 @@ async def test_a_forgotten_session_is_renewed_and_an_act_not_repeated(client: Mc
     assert [each["_meta"]["parlour/call"] for each in server.calls] == ["t.1", "t.2"]
 
 
+async def test_a_call_in_flight_is_not_repeated_when_the_list_is_read_again(
+    client: McpClient, server: HostileServer
+) -> None:
+    """A review opens another session; the call goes on over its own, and acts once."""
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def act(_: web.Request, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        server.calls.append(message["params"])
+        began.set()
+        await may_end.wait()
+        return {"content": [{"type": "text", "text": "acted"}]}
+
+    server.answers["tools/call"] = act
+    calling = asyncio.create_task(call(client, server))
+    await began.wait()
+    await client.list_tools(address(server))
+    assert server.sessions == 2
+    may_end.set()
+    assert (await calling).texts == ["acted"]
+    assert len(server.calls) == 1
+
+
+async def test_a_server_that_asks_instead_of_answering_is_not_answered(
+    client: McpClient, server: HostileServer
+) -> None:
+    """It is called once; nobody is asked for input on its behalf."""
+
+    def ask(_: web.Request, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        server.calls.append(message["params"])
+        return {"resultType": "input_required", "inputRequests": {}, "requestState": "x"}
+
+    server.answers["tools/call"] = ask
+    with pytest.raises(McpFailed):
+        await call(client, server)
+    assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize("schema", [{"type": "object", "$ref": "#"}, {"type": "object", "pattern": "("}, {"type": 7}])
+async def test_a_schema_that_cannot_be_used_is_an_error_before_anything_is_sent(
+    client: McpClient, server: HostileServer, schema: Mapping[str, Any]
+) -> None:
+    """So nothing has happened."""
+    server.tools = [tool("act", schema={**schema, "properties": {"a": {"pattern": "(", "type": "string"}}})]
+
+    async def list_and_call() -> None:  # the SDK itself refuses a list with some of them
+        tools, _ = await client.list_tools(address(server))
+        await client.call(address(server), "act", tools[0].digest, {"a": "x"}, key="t.1", may_repeat=False)
+
+    with pytest.raises(McpFailed) as failed:
+        await list_and_call()
+    assert not failed.value.is_sent
+    assert server.calls == []
+
+
+async def test_calls_that_were_stopped_leave_no_request_open(client: McpClient, server: HostileServer) -> None:
+    """However many: a server that never answers holds up nobody."""
+    began = asyncio.Semaphore(0)
+
+    async def hang(*_: Any) -> None:
+        began.release()
+        await asyncio.Event().wait()
+
+    server.answers["tools/call"] = hang
+    for _ in range(20):
+        hanging = asyncio.create_task(call(client, server))
+        await began.acquire()
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+    del server.answers["tools/call"]
+    assert (await call(client, server)).texts == ["acted"]
+
+
+async def test_a_result_of_wide_characters_is_cut_and_spoils_nothing(client: McpClient, server: HostileServer) -> None:
+    """The limit is in bytes, as they travel."""
+    server.answers["tools/call"] = lambda *_: {"content": [{"type": "text", "text": "\U0001f600" * 300_000}]}
+    result = await call(client, server)
+    assert result.is_cut
+    assert len(result.texts[0].encode()) <= 1 << 20
+
+
 async def test_a_tool_that_changed_is_not_called(client: McpClient, server: HostileServer) -> None:
     """Not with another text, another schema, and not when it is gone."""
     digest = (await client.list_tools(address(server)))[0][0].digest
@@ -197,7 +278,7 @@ async def test_a_child_that_dies_leaves_the_outcome_unknown_and_is_replaced(serv
     server.answers["tools/call"] = hang
     calling = asyncio.create_task(call(client, server))
     await began.wait()
-    os.kill(client.process_id, signal.SIGKILL)
+    os.kill(client.process_id(address(server).name), signal.SIGKILL)
     with pytest.raises(McpFailed) as failed:
         await calling
     assert failed.value.is_sent
@@ -209,7 +290,7 @@ async def test_a_child_that_dies_leaves_the_outcome_unknown_and_is_replaced(serv
 async def test_the_child_reaches_no_file_and_no_network(client: McpClient, server: HostileServer) -> None:
     """What a server took over could only answer us. It holds no descriptor but its pipes and its loop's."""
     await call(client, server)
-    process = Path(f"/proc/{client.process_id}")
+    process = Path(f"/proc/{client.process_id(address(server).name)}")
     status = dict(line.split(":", 1) for line in (process / "status").read_text("utf-8").splitlines())
     assert status["Seccomp"].strip() == "2"
     assert status["NoNewPrivs"].strip() == "1"
