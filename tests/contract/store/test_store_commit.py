@@ -328,8 +328,10 @@ async def test_a_channels_note_is_replaced_by_who_knows_what_it_was(store: SqlSt
     """Of two who change it at the same time one is told, and begins anew; a cached one is served as it was stored."""
     state = store.state("mcp/")
     name = f"{CACHED_NOTES}server"
-    assert await asyncio.gather(state.replace(name, None, "a"), state.replace(name, None, "b")) == (True, False)
-    assert await asyncio.gather(state.replace(name, "a", "c"), state.replace(name, "a", "d")) == (True, False)
+    first, second = await asyncio.gather(state.replace(name, None, "a"), state.replace(name, None, "b"))
+    assert (first, second) == (True, False)
+    first, second = await asyncio.gather(state.replace(name, "a", "c"), state.replace(name, "a", "d"))
+    assert (first, second) == (True, False)
     assert (await state.load(name), state.cached()[name]) == ("c", "c")
     assert not await state.replace(name, "a", None)
     assert await state.replace(name, "c", None)
