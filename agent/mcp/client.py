@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from gateway.errors import ParlourError
-from gateway.installation import package_version
+from gateway.installation import HOW_TO_INSTALL, package_version
 
 if TYPE_CHECKING:
     from agent.mcp.http_relay import HttpRelay
@@ -178,7 +178,7 @@ class McpChild:
             if self._process is not None:
                 return
             if find_spec("mcp") is None:
-                raise McpFailed("the package for it is not installed: pip install 'parlour[mcp]'", "down")
+                raise McpFailed(f"the package for it is not installed: {HOW_TO_INSTALL}", "down")
             try:
                 self._process = await asyncio.create_subprocess_exec(
                     *(sys.executable, "-I", "-B", _CHILD),

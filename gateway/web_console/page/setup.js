@@ -3,6 +3,9 @@
 import { button, h, mark, section } from "./elements.js";
 import { call, CallError, restart } from "./operations.js";
 
+const LOOK_AGAIN = 1_000; // milliseconds
+const MOST_LOOKS = 60;
+
 export async function setup({ act, again }) {
   const [status] = await call("setup status");
 
@@ -68,11 +71,8 @@ function model(status, save) {
 function platform(each, save) {
   const state = h("div", {});
   const answers = (form) => ({ platform: each.name, answers: Object.fromEntries(new FormData(form)) });
-  const connected = each.channels.map((channel) =>
-    h("p", {}, channel.is_ready ? mark("good", `${channel.name} is connected`) : mark("wait", `${channel.name} is not connected yet`)),
-  );
   return [
-    ...connected,
+    ...each.channels.map(connection),
     h("ol", {}, each.steps.map((step) => h("li", {}, step))),
     h(
       "form",
@@ -84,6 +84,31 @@ function platform(each, save) {
     ),
     state,
   ];
+}
+
+/** Return the line about a channel; one that is not connected is looked at again for a while, as after a start. */
+function connection(channel) {
+  const line = h("p", {}, channel.is_ready ? connected(channel.name) : mark("wait", `${channel.name} is not connected yet`));
+  if (!channel.is_ready) watch(line, channel.name);
+  return line;
+}
+
+const connected = (name) => mark("good", `${name} is connected`);
+
+async function watch(line, name) {
+  for (let looks = 0; looks < MOST_LOOKS; looks += 1) {
+    await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN));
+    if (!line.isConnected) return; // another view is shown
+    try {
+      const [status] = await call("setup status");
+      if (status.platforms.some((each) => each.channels.some((channel) => channel.name === name && channel.is_ready))) {
+        line.replaceChildren(connected(name));
+        return;
+      }
+    } catch (failure) {
+      if (!(failure instanceof CallError) || failure.status === 401) return;
+    }
+  }
 }
 
 function field(name, text, attributes, help, group = "llm") {
