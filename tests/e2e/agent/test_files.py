@@ -22,6 +22,7 @@ from gateway.events import InboundKind
 from gateway.ports.journal import UsageRow
 from gateway.ports.memory import BYTES
 from tests.fakes import sample_files
+from tests.fakes.conditions import eventually
 from tests.fakes.file_gateway import KEY, SCOPE, open_gateway, pictures, words
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
@@ -250,12 +251,13 @@ async def test_a_deleted_message_takes_its_files_along() -> None:
         lines = {line["mid"]: line for line in at.lines() if line.get("role") == "user"}
         assert "files" not in lines["1"]
         fact = lines["2"]["files"][0]
-        assert at.kept() == {fact["blob"].rpartition("/")[2]}
+        left = {fact["blob"].rpartition("/")[2]}
+        await eventually(lambda: at.kept() == left)  # a deletion waits while its chat is answered
         assert not any(pictures(each["content"]) for each in at.server.requests[-1]["messages"])
         await at.channel.say("c", "", number="2", kind=InboundKind.DELETION)
         await at.channel.ask("c", "thanks", number="4")
         await at.parlour.idle()
-        assert at.kept() == set()
+        await eventually(lambda: at.kept() == set())
         said = [each["content"] for each in at.server.requests[-1]["messages"] if each["role"] == "user"]
         assert "bridge" not in json.dumps(said)
 
