@@ -195,7 +195,7 @@ class McpServers:
             changed = [each.name for each in server.tools.values() if each.use and self.is_changed(server, each)]
             if changed:
                 text = f"{server.name} describes {', '.join(changed)} in another way than its pin, so they are off"
-                found.append(ServerTrouble(server=server.name, text=text, remedy=f"parlour mcp review {server.name}"))
+                found.append(ServerTrouble(server=server.name, text=text, remedy=f"`parlour mcp review {server.name}`"))
             if (outage := self._outages.get(server.name)) is not None:
                 text = f"{server.name} could not be reached: {outage.reason}"
                 remedy = f"start it, or `parlour mcp remove {server.name}`"
@@ -210,7 +210,7 @@ class McpServers:
         if not _NAME.fullmatch(name):
             raise UserError("a server's name has 1 to 24 small letters, digits and hyphens, a letter first")
         if any(each.name == name for each in self.servers):
-            raise UserError(f"{name} is pinned already; `parlour mcp review {name}` compares it, `mcp remove` ends it")
+            raise UserError(f"{name} is pinned already; `parlour mcp review {name}` compares it with its pin")
         if len(self._servers) >= MOST_SERVERS:
             raise UserError(f"at most {MOST_SERVERS} servers are pinned")
         _check_address(url)
@@ -231,7 +231,7 @@ class McpServers:
                 raise UserError(f"{name} has no tool called {unknown[0]}; it has: {', '.join(server.tools) or 'none'}")
             for each in tools if use is not None else ():
                 if self.is_changed(server, server.tools[each]):
-                    raise UserError(f"{name} describes {each} differently now; run parlour mcp review {name} first")
+                    raise UserError(f"{name} describes {each} differently now; run `parlour mcp review {name}` first")
             changed = {each: replace(server.tools[each], use=use) for each in tools}
             return replace(server, tools={**server.tools, **changed})
 

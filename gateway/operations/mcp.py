@@ -10,6 +10,7 @@ from gateway.control import Line
 from gateway.control.registry import AuditRule, argument, operation, option, rows
 from gateway.errors import UserError
 from gateway.events import Role
+from gateway.installation import operator_command
 from gateway.operations.group import OperationGroup
 
 if TYPE_CHECKING:
@@ -70,15 +71,14 @@ class McpOperations(OperationGroup):
         server, left_out = await self._app.mcp.add(name, url, is_private=private)
         for line in self._tool_lines(server):
             yield line
-        notes = (
-            [f"{left_out} further tools are left out: a server has at most 64, and 256 KB of texts"] if left_out else []
-        )
+        beyond = f"{left_out} further tools are left out: a server has at most 64, and 256 KB of texts"
+        allow = operator_command(f"mcp allow {name} TOOL[,TOOL…]")
         yield {
             "notes": [
-                *notes,
+                *([beyond] if left_out else []),
                 f"{name} is pinned. Read the texts above: the model will. Then let it use what you trust:",
-                f"  parlour mcp allow {name} TOOL[,TOOL…] --as read   looks things up; runs without a question",
-                f"  parlour mcp allow {name} TOOL[,TOOL…] --as act    changes something; the person is asked",
+                f"  {allow} --as read   looks things up; runs without a question",
+                f"  {allow} --as act    changes something; the person is asked",
             ]
         }
 

@@ -288,7 +288,7 @@ async def test_a_tool_that_changed_is_off_until_it_is_reviewed() -> None:
         assert "has changed this tool since it was approved" in results(model.asked[1])[-1]
         assert [each["use"] for each in await call(parlour, "mcp show", name="tracker")] == ["changed"]
         (trouble,) = (await call(parlour, "status"))[0]["mcp"]
-        assert trouble["remedy"] == "parlour mcp review tracker"
+        assert trouble["remedy"] == "`parlour mcp review tracker`"
         assert await call(parlour, "mcp review", name="tracker", accept=True) == [{"tool": "act", "what": "changed"}]
         (shown,) = await call(parlour, "mcp show", name="tracker")
         assert shown["use"] == "off"
