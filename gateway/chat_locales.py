@@ -11,8 +11,8 @@ from cachetools import LRUCache
 
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.i18n import SLASH, ChatLanguage
+from gateway.i18n.formats import is_zone
 from gateway.i18n.languages import resolve_language
-from gateway.i18n.time_zones import is_zone
 from gateway.ports.access import ChatOverride, MessageContext
 
 if TYPE_CHECKING:

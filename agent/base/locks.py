@@ -1,4 +1,4 @@
-"""Locks by key, and the worker slots that limit concurrent turns."""
+"""Locks by key, the worker slots that limit concurrent turns, and tasks side by side."""
 
 from __future__ import annotations
 
@@ -140,3 +140,17 @@ class WorkerSlots:
                     self._changed.clear()
                     await self._changed.wait()
                     await asyncio.sleep(0)  # a session whose turn has ended asks for its next slot first
+
+
+@asynccontextmanager
+async def task_group() -> AsyncIterator[asyncio.TaskGroup]:
+    """Open an `asyncio.TaskGroup` that raises the first failure itself, not an ExceptionGroup.
+
+    An error is handled by its type (gateway/errors.py), but `except StoreUnavailable` does not catch a
+    group that contains one: an outage of the store would be handled as a bug, and end the turn.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            yield tasks
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures

@@ -18,8 +18,8 @@ from agent.tools.offline_model import hint
 from agent.turns.turn import RETRY_PREFIX, retried_turn
 from gateway.events import UNKNOWN, InboundKind, Role
 from gateway.i18n import command_prefix
+from gateway.i18n.failures import describe_missing
 from gateway.i18n.formats import format_moment, format_time_of_day, format_usage
-from gateway.i18n.missing_abilities import describe_missing
 from gateway.ports.access import CapAllowance, ToolAllowance
 from gateway.ports.journal import Job
 

@@ -11,7 +11,8 @@ from agent.tools.offline_model import is_offline
 from agent.turns.chat_profiles import ActiveModel, EffectiveSetting, ModelChoiceOrigin
 from gateway.errors import ModelAbility
 from gateway.events import MessageButton, Role
-from gateway.i18n import time_zones, translate
+from gateway.i18n import translate
+from gateway.i18n.formats import find_zone
 from gateway.i18n.languages import list_languages, own_name, parse_language
 
 _ORIGINS = frozenset({"everywhere", "block", "chosen"})
@@ -62,7 +63,7 @@ async def timezone(context: CommandContext) -> CommandReply:
     if context.args.lower() in _DEFAULT_WORDS:
         await services.preferences.prefer(context.scope, "timezone", "")
         return await _zone_reply(context, services.locales.zone(context.scope))
-    match = await asyncio.to_thread(time_zones.find_zone, context.args)
+    match = await asyncio.to_thread(find_zone, context.args)
     if not match.name:
         zone, near = _short(context.args), ", ".join(match.near)
         return context.reply("commands.timezone_near" if near else "commands.timezone_unknown", zone=zone, near=near)

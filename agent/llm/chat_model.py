@@ -53,7 +53,7 @@ class ChatRequest:
     purpose: str = "answer"
     account: PlatformAccount | None = None  # charged with the call; None: background work
     chat: str = ""
-    weight: int = 0  # what messages and tools are reckoned at (agent/base/token_estimate.py); 0 = nobody reckoned
+    weight: int = 0  # what messages and tools are reckoned at (agent/base/transcript_lines.py); 0 = nobody reckoned
     max_tokens: int | None = None
     effort: str = ""  # how long the model thinks: none, low, medium or high; "" = as the provider has it
     language: str = "en"  # of the chat, for a model whose words are ours (agent/tools/offline_model.py)

@@ -215,7 +215,7 @@ class ContextWindows:
         return self._limits(model)[0]
 
     def budget(self, model: str) -> int:
-        """Return the prompt budget of *model*, in the units of agent/base/token_estimate.py."""
+        """Return the prompt budget of *model*, in the units of agent/base/transcript_lines.py."""
         window, factor = self._limits(model)
         return max(int(PromptBudget(window).tokens / factor), 1)
 

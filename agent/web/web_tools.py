@@ -12,8 +12,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from agent.base.file_facts import UNTRUSTED, fence_text
-from agent.base.transcript_lines import decode
+from agent.base.transcript_lines import UNTRUSTED, decode, fence_text
 from agent.tools.tool import (
     AskRule,
     CallFacts,

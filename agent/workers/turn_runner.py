@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent.base import transcript_lines as build
-from agent.base.file_facts import fact_of
+from agent.base.transcript_lines import fact_of
 from agent.commands.settings import model_gone_line
 from agent.llm.chat_model import ReplyEnding
 from agent.memory.jobs.approval_questions import question_scope, short
@@ -21,8 +21,8 @@ from agent.tools.tool_questions import ToolQuestion, format_questions
 from agent.turns.agent_loop import LoopResult
 from agent.turns.prompt_assembly import speaker_fields
 from agent.turns.turn import Turn
-from agent.workers.command_turns import CommandTurnRunner
-from agent.workers.reminder_turns import (
+from agent.workers.special_turns import (
+    CommandTurnRunner,
     ReminderTurnRunner,
     call_person,
     failure_jobs,

@@ -16,8 +16,8 @@ import aiohttp
 import discord
 from discord.http import MultipartParameters, Route, handle_message_parameters
 
+from channels.discord import MOST_SHARDS
 from channels.discord.gateway_client import LONGEST_WINDOW, DiscordGatewayClient
-from channels.discord.settings import MOST_SHARDS
 from gateway.errors import FormatRefused, OutcomeUnknown, PlaceGone, RetryLater, SendFailed, SendRefused
 
 _PAGE = 100  # messages of one request, Discord's most

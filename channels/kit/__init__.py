@@ -2,8 +2,51 @@
 
 `lookups` expiring look-ups, `reactions` acknowledging reactions, which no kill leaves, `followed_threads` threads that
 need no mention, `pending_responses` presses and commands, `background` tasks, typing indicators, token buckets and
-limits for each person or chat, `bodies` request bodies, files and receipts, `settings` validators.
+limits for each person or chat, `bodies` request bodies, files and receipts. The validators of settings are here: the
+shape of tokens and addresses, and what to do about a wrong one. Use them as
+`Annotated[SecretStr | None, secret_matching(...)]`.
 
 Token buckets are our own because aiolimiter can only wait: delivery needs the delay as a number (`RetryLater`), and
 previews are dropped while few calls are left.
+
+No platform's library is imported here or in a package of a channel: settings are read on every start.
 """
+
+from __future__ import annotations
+
+import re
+
+from pydantic import AfterValidator, SecretStr
+
+_EMPTY = "is empty; give it a value, or remove it"
+
+
+def secret_matching(pattern: str, error: str, *, empty: str = _EMPTY) -> AfterValidator:
+    """Return a validator that raises ValueError(*error*) for a secret that *pattern* does not match as a whole.
+
+    The error for an empty secret is *empty*.
+    """
+    shape = re.compile(pattern, re.ASCII)
+
+    def check(secret: SecretStr | None) -> SecretStr | None:
+        if secret is None:
+            return None
+        if not secret.get_secret_value():
+            raise ValueError(empty)
+        if not shape.fullmatch(secret.get_secret_value()):
+            raise ValueError(error)
+        return secret
+
+    return AfterValidator(check)
+
+
+def text_matching(pattern: str, error: str) -> AfterValidator:
+    """Return a validator that raises ValueError(*error*) for a text that *pattern* does not match as a whole."""
+    shape = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not shape.fullmatch(text):
+            raise ValueError(error)
+        return text
+
+    return AfterValidator(check)

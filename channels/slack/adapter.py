@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from channels.kit.bodies import build_receipt
+from channels.slack import SlackSettings
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
 from channels.slack.connection import PING, SlackSocketMode
 from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles
@@ -21,7 +22,6 @@ from channels.slack.interactions import SlackInteractions, SlackReactions
 from channels.slack.outbound import SlackActivity, SlackOutbound, SlackStreams, find_sent_part, missing_scopes
 from channels.slack.parse import SlackBotIdentity
 from channels.slack.render import LIMIT, MOST_PARTS, render
-from channels.slack.settings import SlackSettings
 from gateway.channel import ChannelContext
 from gateway.errors import LoginRefused, ParlourError, SendRefused, SettingsError
 from gateway.events import (

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-from channels.web.settings import WebSettings
+from pydantic import BaseModel
+
 from gateway.channel import Channel, ChannelContext
+from gateway.ports.channel import PlatformTraits
+
+
+class WebSettings(BaseModel):
+    """Settings of this platform alone; the gateway adds the common ones of every channel."""
+
+    traits: ClassVar[PlatformTraits] = PlatformTraits(chat_is_person=True, is_local=True, has_uploads=True)
 
 
 class WebPlugin:

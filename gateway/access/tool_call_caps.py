@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from cachetools import LRUCache
 
 from gateway.events import PlatformAccount
-from gateway.i18n.time_zones import find_midnight
+from gateway.i18n.formats import find_midnight
 from gateway.ports.access import (
     TOOL_CALLS,
     CapChange,

@@ -30,7 +30,7 @@ from zoneinfo import ZoneInfo
 from gateway.access.refusal_log import OtherRefusal, RefusalLog
 from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, cost_names, counter_names
 from gateway.events import InboundKind, InboundMessage
-from gateway.i18n.time_zones import find_midnight
+from gateway.i18n.formats import find_midnight
 from gateway.installation import operator_command
 from gateway.ports.access import (
     MICROS,

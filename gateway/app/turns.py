@@ -21,9 +21,8 @@ from agent.files.turn_files import FileServices
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.tools.tool_questions import StandingDecisions
 from agent.turns.agent_loop import AgentLoop
-from agent.turns.auto_recall import AutoRecall
 from agent.turns.call_review import CallReviewer
-from agent.turns.prompt_assembly import PromptAssembler
+from agent.turns.prompt_assembly import AutoRecall, PromptAssembler
 from agent.turns.recorded_turn import UncountedToolCalls, UnrecordedCalls
 from agent.turns.turn_memory import TurnMemoryTools
 from agent.turns.turn_replay import TurnReplayer
@@ -38,7 +37,7 @@ from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.health.gateway_checks import read_status
 from gateway.installation import program_version
-from gateway.net.platform_time import clock_ahead, clock_line, time_servers
+from gateway.net import clock_ahead, clock_line, time_servers
 from gateway.operations import call_from_chat
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE

@@ -28,7 +28,7 @@ from gateway.commands.operation_commands import call_operation
 from gateway.errors import ParlourError, UserError
 from gateway.health.network_checks import installed_setups, verify
 from gateway.home import is_held
-from gateway.i18n.time_zones import find_zone
+from gateway.i18n.formats import find_zone
 from gateway.installation import operator_command
 from gateway.logs import configure_logs
 from gateway.net.addresses import hide_password, restore_password

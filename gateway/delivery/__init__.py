@@ -4,5 +4,5 @@
 docs/guarantees.md and docs/adr/0005-strict-placeholders.md.
 """
 
-from gateway.delivery.delivery_context import DeliveryContext as DeliveryContext
 from gateway.delivery.outbox_dispatcher import OutboxDispatcher as OutboxDispatcher
+from gateway.delivery.part_planner import DeliveryContext as DeliveryContext

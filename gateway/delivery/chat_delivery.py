@@ -13,8 +13,7 @@ import structlog
 
 from gateway.backoff import exponential_delay
 from gateway.channel import Channel, SupportsReactions, SupportsSendTurns
-from gateway.delivery.delivery_context import AttachmentLost, DeliveryContext, backoff
-from gateway.delivery.part_planner import PartPlanner, shown_name
+from gateway.delivery.part_planner import AttachmentLost, DeliveryContext, PartPlanner, backoff, shown_name
 from gateway.errors import FormatRefused, OutcomeUnknown, ParlourError, PlaceGone, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate

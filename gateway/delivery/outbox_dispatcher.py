@@ -1,24 +1,341 @@
-"""The outbox loop: a worker for each chat that has something, and the previews of the turns that run."""
+"""The outbox loop: a worker for each chat that has something, and the previews of the turns that run.
+
+A preview streams and types at the channel's pace, the last text wins, and nothing of it fails a turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import structlog
 
 from gateway.channel import Channel, SupportsReactions, SupportsSendTurns
-from gateway.delivery.chat_delivery import ChatDeliveryWorker
-from gateway.delivery.delivery_context import DeliveryContext, backoff, is_cheap
-from gateway.delivery.part_planner import PartPlanner
-from gateway.delivery.turn_preview import TurnPreview
-from gateway.errors import StoreUnavailable
-from gateway.events import MessagePart, OutboundMessage, SessionKey
-from gateway.ports.journal import DelayedDelivery, NullPreview, Preview, TurnLease
+from gateway.delivery.chat_delivery import ChatDeliveryWorker, placeholder
+from gateway.delivery.part_planner import DeliveryContext, GrowingText, PartPlanner, backoff, is_cheap
+from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
+from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage, SessionKey
+from gateway.i18n import translate
+from gateway.ports.channel import ChatActivity
+from gateway.ports.journal import DelayedDelivery, LinkFinder, NullPreview, PartState, Preview, TurnLease
+from gateway.text import LengthUnit
 
 log = structlog.get_logger(__name__)
+
+_FIRST_WORDS = 40  # characters that are worth a notification at once; fewer wait for one pace
+_LONGEST_HOLD = 1.0  # seconds that the first words are held back at most
+_SAYS_STOP_AFTER = 15.0  # docs/using.md: from then on the status says how to stop
+_CLOSE_WITHIN = 5.0  # seconds that the call under way has when it is closed
+_TURN_WAITS = 0.5  # seconds that a turn waits for that: its worker is wanted where the platform is well
+_SHOW_WITHIN = 5.0
+_STATUS_EVERY = 1.0  # seconds between two statuses
+_STRIKES = 3  # bugs of a channel in one preview
+
+
+class TurnPreview:
+    """Row 0 of one turn: written before it is sent, edited from then on, adopted by the answer.
+
+    One task does everything, so that a call never meets another of the same preview.
+    """
+
+    def __init__(self, lease: TurnLease, language: str, channel: Channel, context: DeliveryContext) -> None:
+        self._lease = lease
+        self._language = language
+        self._channel = channel
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._opened = self._loop.time()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._before: TurnPreview | None = None
+        self._is_closed = False
+        self._shows_text = channel.capabilities.preview_every is not None and channel.capabilities.edits
+        every = channel.capabilities.preview_every
+        self._every = every.total_seconds() if every else 0.0
+        self._due: float | None = None  # when the text may be shown
+        self._text = ""  # offered and not shown yet
+        self._links: LinkFinder | None = None
+        self._growth = GrowingText(
+            self._render,
+            context.redactor,
+            limit=channel.capabilities.text_limit,
+            unit=LengthUnit(channel.capabilities.unit),
+            note=translate("delivery.goes_on", language),
+        )
+        self._made: MessagePart | None = None  # the newest part, shown or not
+        self._message_id = ""
+        self.shown_at: datetime | None = None
+        self._shown: MessagePart | None = None
+        self._is_placed = context.uses_placeholders(channel, self._message(""))
+        self._strikes = 0
+        self._status = ""
+        self._said = ""  # the status as it was last shown
+        self._status_due = 0.0  # when another may be shown
+
+    # -- the Preview port ----------------------------------------------------------------------
+
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Begin; called once."""
+        self._before = self._context.previews.get(self._lease.turn)
+        self._context.previews[self._lease.turn] = self
+        self._task = tasks.create_task(self._run(), name=f"preview {self._lease.turn}")
+
+    def show(self, text: str, links: LinkFinder | None = None) -> None:
+        """Offer the full text so far; *links* finds the allowed links in it."""
+        if self._is_closed or not self._shows_text or not text.strip():
+            return
+        if self._due is None:
+            hold = 0.0 if len(text) >= _FIRST_WORDS else min(self._every, _LONGEST_HOLD)
+            self._due = self._loop.time() + hold
+        self._text, self._links = text, links
+        self._wake.set()
+
+    def status(self, text: str) -> None:
+        """Show a status line; "" clears it."""
+        self._status = text
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop. A call that is still running, and typing, may end shortly after."""
+        self._end_soon()
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_TURN_WAITS)
+
+    async def wait_closed(self) -> None:
+        """Stop, and return when its last call has ended."""
+        self._end_soon()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    def _end_soon(self) -> None:
+        if not self._is_closed and self._task is not None:
+            self._loop.call_later(_CLOSE_WITHIN, self._task.cancel)
+        self._is_closed = True
+        self._wake.set()
+
+    # -- its task ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            if self._before is not None:  # the same turn, given back a moment ago
+                await self._before.wait_closed()
+            await self._show_activity(ChatActivity(key=self._lease.key, on=True))
+            while not self._is_closed:
+                await self._wait()
+                if self._is_closed:
+                    break
+                await self._show_status()
+                if self._text and self._seconds_left() <= 0:
+                    await self._push()
+        except Exception:  # the channel boundary: a preview never fails its turn
+            log.exception("preview.failed", turn=self._lease.turn)
+        finally:
+            if self._context.previews.get(self._lease.turn) is self:
+                del self._context.previews[self._lease.turn]
+            await self._show_activity(ChatActivity(key=self._lease.key, on=False))
+
+    async def _wait(self) -> None:
+        """Wait until there is something to do: a word from outside, a text that is due, the fifteen seconds."""
+        waits = []
+        if self._text:
+            waits.append(self._seconds_left())
+        if self._elapsed() < _SAYS_STOP_AFTER:
+            waits.append(_SAYS_STOP_AFTER - self._elapsed())
+        if self._status_text() != self._said:
+            waits.append(self._status_due - self._loop.time())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(min(waits), 0.0) if waits else None):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def _elapsed(self) -> float:
+        return self._loop.time() - self._opened
+
+    def _seconds_left(self) -> float:
+        due = self._due - self._loop.time() if self._due is not None else 0.0
+        return max(due, self._context.pauses.remaining(self._lease.key)[0])
+
+    # -- typing and status ---------------------------------------------------------------------
+
+    def _status_text(self) -> str:
+        if self._elapsed() < _SAYS_STOP_AFTER:
+            return self._status
+        name = "delivery.doing" if self._status else "delivery.working"
+        return translate(name, self._language, what=self._status)
+
+    async def _show_status(self) -> None:
+        text = self._status_text()
+        if text != self._said and self._loop.time() >= self._status_due:
+            self._said, self._status_due = text, self._loop.time() + _STATUS_EVERY
+            await self._show_activity(ChatActivity(key=self._lease.key, on=True, text=text))
+
+    async def _show_activity(self, activity: ChatActivity) -> None:
+        if not self._channel.capabilities.shows_activity:
+            return
+        try:
+            async with asyncio.timeout(_SHOW_WITHIN):
+                await self._channel.show(activity)
+        except TimeoutError:
+            log.info("preview.activity_slow", channel=self._channel.name)
+        except Exception:  # the channel boundary: showing is never worth a turn
+            log.exception("preview.activity_failed", channel=self._channel.name)
+
+    # -- the text ------------------------------------------------------------------------------
+
+    async def _push(self) -> None:
+        """Show the newest text unless it looks like the shown one."""
+        self._due = self._loop.time() + self._every
+        if not self._message_id and self._lease.key in self._context.working:
+            return  # an earlier answer of this chat comes first
+        text, self._text = self._text, ""
+        part = await self._part(text)
+        if part is None:
+            return
+        try:
+            if self._message_id:
+                await self._edit(part)
+            elif not await self._begin(part):
+                self._offer_again(text)
+            elif self._message_id and self._shown is not None and self._shown.is_placed:
+                await self._edit(part)
+        except RetryLater as error:
+            self._context.pauses.add(self._lease.key, max(error.delay.total_seconds(), self._every), str(error))
+            self._offer_again(text)
+        self._due = self._loop.time() + self._every
+
+    def _offer_again(self, text: str) -> None:
+        self._text = self._text or text
+
+    async def _part(self, text: str) -> MessagePart | None:
+        """Return the part to show for *text*; None if it is shown already."""
+        # Only the first part is shown, so that a long answer does not cost its length at every edit.
+        head = text[: 2 * self._channel.capabilities.text_limit]
+        made = self._made = await self._context.formatted(head, lambda: self._growth.grow(head)) or self._made
+        self._context.remember_preview(self._lease.turn, self._growth.shown)
+        shown = self._shown
+        is_new = made and (shown is None or (made.payload, made.plain) != (shown.payload, shown.plain))
+        return made if is_new else None
+
+    def _render(self, markdown: str) -> Sequence[MessagePart]:
+        parts = self._channel.render(self._message(markdown))
+        return [self._context.without_secrets(part) for part in parts]
+
+    def _message(self, text: str) -> OutboundMessage:
+        heard = self._lease.rows[-1].message
+        return OutboundMessage(
+            id=f"{self._lease.turn}.0",
+            key=self._lease.key,
+            text=text,
+            kind=OutboundKind.PREVIEW,
+            reply_to=heard.message_id if heard.kind is InboundKind.MESSAGE else "",
+            links=None if self._links is None else self._links(text),
+        )
+
+    def _first(self, part: MessagePart) -> MessagePart:
+        """Return the first part to send: the text, or a placeholder if a lost send could not be looked up."""
+        if not self._is_placed:
+            return part
+        return replace(placeholder(part, self._language), is_placed=True)
+
+    async def _edit(self, part: MessagePart) -> None:
+        try:
+            await self._ask_edit(part)
+        except RetryLater:
+            raise
+        except SendRefused as error:
+            self._give_up(str(error))
+        except OutcomeUnknown:
+            # The next edit says everything again; only a channel that never answers is left alone.
+            self._strikes += 1
+            if self._strikes >= _STRIKES:
+                self._give_up("edits fail")
+        except SendFailed as error:
+            log.info("preview.edit_failed", channel=self._channel.name, reason=str(error))
+        else:
+            self._shown, self._strikes = part, 0
+            self._context.meter.count("preview_edits", channel=self._channel.name)
+
+    async def _ask_edit(self, part: MessagePart) -> None:
+        await self._context.call_channel(self._channel, part, self._channel.edit(self._message_id, part))
+
+    async def _begin(self, part: MessagePart) -> bool:
+        """Bring the preview into the chat for the first time; False when it has to wait."""
+        try:
+            row = await self._context.outbox.preview(self._lease, self._first(part))
+        except StoreUnavailable:
+            return False
+        except LeaseLost:
+            self._give_up("the turn has another owner")
+            return True
+        if row.state is PartState.SENT:
+            self._note_shown(row.message_id)
+            await self._edit(part)
+        elif row.state in (PartState.PENDING, PartState.SENDING):
+            if row.state is PartState.PENDING:
+                await self._context.retry_store(lambda: self._context.outbox.sending(row.part))
+            await self._send(row.part)
+        elif row.state is PartState.UNKNOWN:
+            await self._resolve(row.part)
+        else:
+            self._give_up(str(row.state))
+        return True
+
+    async def _send(self, part: MessagePart) -> None:
+        outbox = self._context.outbox
+        try:
+            receipt = await self._context.call_channel(self._channel, part, self._channel.send(part))
+            self._note_shown(receipt.message_id)
+            self._shown = part
+            await self._context.retry_store(lambda: outbox.mark_sent(receipt))
+        except OutcomeUnknown as error:
+            reason = str(error)
+            await self._context.retry_store(lambda: outbox.mark_uncertain(part, reason))
+            self._strikes += 1
+            await self._resolve(part)
+        except SendFailed as error:
+            reason = str(error)
+            await self._context.retry_store(lambda: outbox.mark_unsent(part, reason))
+            if isinstance(error, RetryLater):
+                raise
+            self._give_up(reason)
+        except asyncio.CancelledError:
+            # Whoever reads the ledger next must not take this for a send of its own.
+            with suppress(StoreUnavailable):
+                await outbox.mark_uncertain(part, "closed")
+            raise
+
+    async def _resolve(self, part: MessagePart) -> None:
+        """Look up a preview that may exist on the platform; without an answer no preview is shown this time."""
+        if self._strikes >= _STRIKES:
+            self._give_up("sends fail")
+            return
+        try:
+            receipt = await self._context.call_channel(self._channel, part, self._channel.find(part))
+        except RetryLater:
+            raise
+        except SendFailed as error:
+            self._give_up(str(error))
+            return
+        if receipt is None:
+            await self._context.retry_store(lambda: self._context.outbox.sending(part))
+            await self._send(part)
+            return
+        self._note_shown(receipt.message_id)
+        self._shown = part
+        await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt))
+
+    def _note_shown(self, message_id: str) -> None:
+        self._message_id = message_id
+        self.shown_at = self.shown_at or self._context.now()
+
+    def _give_up(self, reason: str) -> None:
+        """Show no more text; the answer comes all the same."""
+        log.info("preview.given_up", channel=self._channel.name, turn=self._lease.turn, reason=reason)
+        self._shows_text, self._text = False, ""
+
 
 DELAYED_AFTER = timedelta(minutes=1)  # shorter waits are a rate limit's daily business
 _STORE_PAUSE = 1.0

@@ -31,8 +31,8 @@ from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.health.checks import HealthCheck, Status, read_closed_store
 from gateway.health.machine_checks import check_disk, check_quarantine
 from gateway.home import Home
-from gateway.i18n.missing_abilities import describe_models
-from gateway.i18n.time_zones import find_midnight
+from gateway.i18n.failures import describe_models
+from gateway.i18n.formats import find_midnight
 from gateway.ports.memory import FACTS_EXPIRE
 from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.store_watcher import DEADLINE, one_line

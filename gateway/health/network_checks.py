@@ -18,8 +18,8 @@ import structlog
 from gateway.errors import ParlourError, StoreUnavailable
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.installation import HOW_TO_INSTALL, load_entry_points
+from gateway.net import clock_ahead, clock_line, time_servers
 from gateway.net.addresses import ProxyAddress, hide_password
-from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports.setup import Finding, SupportsSetup, fail, ok, warn
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def check_database(context: CheckContext) -> Iterator[Finding]:
         return
     try:
         from gateway.store.postgres.schema import describe
-        from gateway.store.postgres.server_facts import read_server_facts
+        from gateway.store.postgres.sessions import read_server_facts
 
         usable, facts = ok(describe(url), "store"), read_server_facts(url)
     except ModuleNotFoundError as missing:

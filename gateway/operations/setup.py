@@ -16,7 +16,7 @@ from gateway.control import Line
 from gateway.control.registry import AuditRule, operation
 from gateway.errors import UserError
 from gateway.events import Role
-from gateway.i18n.missing_abilities import describe_missing
+from gateway.i18n.failures import describe_missing
 from gateway.net.addresses import hide_password, restore_password
 from gateway.operations.group import OperationGroup, parse_chat
 from gateway.ports.setup import Finding, FindingLevel

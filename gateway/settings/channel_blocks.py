@@ -1,8 +1,7 @@
 """Channel blocks: the settings common to all channels, combined with those of each platform.
 
-A platform's settings model (entry point group `parlour.channel_settings`) is a plain pydantic model of
-its own settings, so that a channel imports nothing from the gateway. The common part is added here:
-the block a channel is built from is an instance of both.
+A platform's settings model (`ChannelPlugin.settings`) is a plain pydantic model of its own settings. The common part
+is added here: the block a channel is built from is an instance of both.
 """
 
 from __future__ import annotations
@@ -85,33 +84,29 @@ def entry_error(entry: str, shapes: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class InstalledPlugins:
-    """Installed plugins: platforms with their settings models and adapters, and tools."""
+    """Installed plugins: platforms with their settings models, and tools."""
 
     models: Mapping[str, Callable[[], type[BaseModel]]]
-    adapters: frozenset[str]
     tools: frozenset[str] | None = None  # the names of the installed tools; None = unknown
 
     @classmethod
     def installed(cls) -> InstalledPlugins:
         """Return the plugins of the installed distributions; settings models are imported on first use."""
-        found = load_entry_points("parlour.channel_settings")
-        adapters = frozenset(point.name for point in load_entry_points("parlour.channels"))
+        found = load_entry_points("parlour.channels")
         tools = frozenset(point.name for point in load_entry_points("parlour.tools"))
-        return cls({point.name: _loader(point) for point in found}, adapters, tools | _WEB_TOOLS)
+        return cls({point.name: _loader(point) for point in found}, tools | _WEB_TOOLS)
 
     def names(self) -> list[str]:
         """Return every kind's name."""
-        return sorted({*self.models, *self.adapters})
+        return sorted(self.models)
 
     def model(self, kind: str) -> type[ChannelSettings] | None:
         """Return the settings model of *kind*, or None if it is not installed."""
-        if kind in self.models:
-            return combine_models(self.models[kind]())
-        return ChannelSettings if kind in self.adapters else None
+        return combine_models(self.models[kind]()) if kind in self.models else None
 
 
 def _loader(point: EntryPoint) -> Callable[[], type[BaseModel]]:
-    return lambda: cast("type[BaseModel]", point.load())
+    return lambda: cast("type[BaseModel]", point.load().settings)
 
 
 @cache

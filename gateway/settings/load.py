@@ -300,12 +300,6 @@ class _SettingsReader:
                 found[name] = model.model_validate(block)
             except ValidationError as wrong:
                 self._explain(wrong, ("channels", name), block, places)
-                continue
-            if found[name].enabled and found[name].kind not in self.kinds.adapters:
-                self.mistakes.append(
-                    f"channels.{name} is enabled, but this Parlour has no adapter for {found[name].kind} yet;"
-                    f" set channels.{name}.enabled to false"
-                )
         return found
 
     def _explain(

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
+from gateway.i18n.formats import find_zone, is_zone
 from gateway.i18n.languages import list_languages, resolve_language
-from gateway.i18n.time_zones import find_zone, is_zone
 from gateway.net.addresses import ProxyAddress
 
 # What a backup writes in the place of a secret; a restored home must not start with it.

@@ -9,7 +9,7 @@ Counts that nothing waits for are collected until their transaction begins, whic
 
 **Turns and tool calls** have a row each, by their key. **Notices** are claimed by the turn that sends them.
 
-Decisions are exclusive over all gateways: their transactions begin with a lock (gateway/store/postgres/cap_session.py).
+Decisions are exclusive over all gateways: their transactions begin with a lock (gateway/store/postgres/sessions.py).
 No name of a person or chat is stored, but its digest: there is nothing to forget, and to be forgotten frees no cap.
 """
 

@@ -28,7 +28,7 @@ from gateway.store.writer import Operation, StoreWriter
 if TYPE_CHECKING:
     from gateway.store.erased_words import ErasedWords
     from gateway.store.objects import ObjectStore
-    from gateway.store.sqlite.thread import SqliteReader
+    from gateway.store.sqlite.connection import SqliteReader
 
 Clock: TypeAlias = Callable[[], datetime]
 K = TypeVar("K", bound=Hashable)

@@ -66,7 +66,7 @@ from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import StoreWriter
 
 if TYPE_CHECKING:
-    from gateway.store.sqlite.thread import SqliteReader
+    from gateway.store.sqlite.connection import SqliteReader
 
 log = structlog.get_logger(__name__)
 

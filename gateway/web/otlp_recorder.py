@@ -10,9 +10,11 @@ import hashlib
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import structlog
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -34,9 +36,11 @@ from opentelemetry.trace import (
     TraceFlags,
     set_span_in_context,
 )
+from requests import Response, Session
+from requests.exceptions import ConnectionError as NoConnection
 
 from gateway.installation import package_version
-from gateway.net.requests_proxy import open_session
+from gateway.net.addresses import ProxyAddress, is_direct, log_proxy_failure
 from gateway.ports.metrics import TURN_SPAN, TraceSpan
 from gateway.web.metrics import METRICS, SECONDS, MetricDefinition, MetricKind, PrometheusRecorder
 
@@ -261,3 +265,38 @@ def _nanoseconds(at: datetime) -> int:
 
 def _bounded(value: str | float | bool) -> str | float | bool:
     return value[:_LONGEST_TEXT] if isinstance(value, str) else value
+
+
+def open_session(proxy: str) -> Session:
+    """Return a session that goes through *proxy*, or direct if that is "". It ignores the environment's proxies."""
+    return _ProxiedSession(ProxyAddress.parse(proxy)) if proxy else _DirectSession()
+
+
+class _DirectSession(Session):
+    """A session that reads no variable of the environment, nor ~/.netrc."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trust_env = False
+
+
+class _ProxiedSession(_DirectSession):
+    """A session whose requests go through a proxy, except those to destinations that are near."""
+
+    def __init__(self, way: ProxyAddress) -> None:
+        super().__init__()
+        self._way = way
+        # The proxy resolves names with socks5 too. Without the colon, requests would send no user who has no password.
+        login = f"{quote(way.user, safe='')}:{quote(way.password, safe='')}@" if way.user else ""
+        address = str(replace(way, scheme="socks5h") if way.is_socks else way).replace("://", f"://{login}", 1)
+        self._addresses = {"http": address, "https": address}
+
+    def request(self, method: str, url: str | bytes, *args: Any, **options: Any) -> Response:
+        """Send a request as the library does."""
+        if is_direct(urlsplit(str(url)).hostname or ""):
+            return super().request(method, url, *args, **options)
+        try:
+            return super().request(method, url, *args, **(options | {"proxies": self._addresses}))
+        except NoConnection as error:
+            log_proxy_failure(self._way, error)
+            raise

@@ -19,6 +19,7 @@ from gateway.errors import SettingsError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.operations.memory import MemoryOperations
 from gateway.settings import InstalledPlugins, load_settings
+from gateway.settings.channel_blocks import ChannelSettings
 from tests.fakes.account_linking import CODE, settled
 from tests.fakes.documents import stored_text
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
@@ -96,8 +97,8 @@ def test_people_type_colons_as_they_are() -> None:
 def test_settings_take_entries_with_colons(tmp_path: Path, has_shapes: bool) -> None:
     """allow_from names users and rooms, `chats` rooms; a handle without a server is refused."""
     installed = InstalledPlugins.installed()
-    own = {"matrix": lambda: MatrixSettings} if has_shapes else {}
-    installed = replace(installed, adapters=installed.adapters | {"matrix"}, models={**installed.models, **own})
+    model = MatrixSettings if has_shapes else ChannelSettings
+    installed = replace(installed, models={**installed.models, "matrix": lambda: model})
     environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_OWNERS": ANN.label}
     entries = {"PARLOUR_CHANNELS__MATRIX__ALLOW_FROM": f"{BOB.id},chat:{room_id('room')}"}
     (tmp_path / "parlour.yaml").write_text(f"chats:\n  'matrix:{room_id('room')}':\n    group_policy: 'off'\n")

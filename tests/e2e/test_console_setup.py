@@ -24,7 +24,7 @@ KEY = "sk-canary-of-the-setup-page-0123456789"
 # `parlour run`, where Telegram is the tests' own server.
 PROGRAM = """
 import os, parlour
-from channels.telegram.settings import TelegramSettings
+from channels.telegram import TelegramSettings
 for name, path in (("base_url", "/bot"), ("file_url", "/file/bot")):
     TelegramSettings.model_fields[name].default = os.environ["TELEGRAM_SERVER"] + path
 TelegramSettings.model_rebuild(force=True)

@@ -21,7 +21,7 @@ from agent.memory.conversations import DELETE_CONVERSATION, StoredConversations
 from agent.memory.erasure.purge_jobs import SCRUB
 from agent.memory.prompt.due_jobs import APPLY, UPDATE
 from channels.web.adapter import WebChannel
-from channels.web.panels import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
+from channels.web.routes import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
 from gateway.app.context import utc_now
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n import translate

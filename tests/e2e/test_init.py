@@ -41,7 +41,7 @@ KEY = "sk-canary-0123456789abcdef"
 def kinds() -> InstalledPlugins:
     """Return the real kinds and the parrot."""
     real = real_kinds()
-    return InstalledPlugins({**real.models, "parrot": lambda: SetupPlatformSettings}, real.adapters | {"parrot"})
+    return InstalledPlugins({**real.models, "parrot": lambda: SetupPlatformSettings})
 
 
 class ScriptedPrompts:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from channels.telegram.settings import TelegramSettings
+from channels.telegram import TelegramSettings
 from gateway.access.access_control import AccessControlService, AccessRoster
 from gateway.access.pairing_service import OwnerClaims
 from gateway.admission import AdmissionPolicy, Admitted, Decision, admit, policy_of

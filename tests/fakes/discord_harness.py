@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from channels.discord import plugin
+from channels.discord import DiscordSettings, plugin
 from channels.discord.adapter import DiscordChannel
-from channels.discord.settings import DiscordSettings
 from gateway.channel import ChannelContext, ChannelPlugin
 from gateway.events import ChatKind, DeliveryReceipt, InboundKind, InboundMessage, MessagePart, OutboundKind, SessionKey
 from gateway.ports.channel import IntakeResult, IntakeVerdict

@@ -35,6 +35,7 @@ from gateway.events import (
 )
 from gateway.ports.channel import ChannelCapabilities, ChatActivity, IntakeResult, PlatformTraits
 from gateway.settings import InstalledPlugins, load_settings
+from gateway.settings.channel_blocks import ChannelSettings
 from gateway.text import find_command
 from tests.fakes.chat_model import FakeChatModel
 
@@ -321,7 +322,7 @@ def _installed(tools: Sequence[Any], platform: str) -> InstalledPlugins:
     kinds = InstalledPlugins.installed()
     return replace(
         kinds,
-        adapters=kinds.adapters | {platform},
+        models={**kinds.models, platform: lambda: ChannelSettings},
         tools=(kinds.tools or frozenset()) | {each.name for each in tools},
     )
 

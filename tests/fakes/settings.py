@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from channels.console.settings import ConsoleSettings
-from channels.discord.settings import DiscordSettings
-from channels.slack.settings import SlackSettings
-from channels.telegram.settings import TelegramSettings
-from channels.web.settings import WebSettings
+from channels.console import ConsoleSettings
+from channels.discord import DiscordSettings
+from channels.slack import SlackSettings
+from channels.telegram import TelegramSettings
+from channels.web import WebSettings
 from gateway.settings import InstalledPlugins
 
 TELEGRAM_TOKEN = "123456789:AAH-canary_canary-canary_canary-xyz"
-ALL = ("web", "console", "telegram", "slack", "discord")
 
 
-def kinds(adapters: Iterable[str] = ALL) -> InstalledPlugins:
-    """Return every kind's real model, with the adapters that a test wants."""
+def kinds() -> InstalledPlugins:
+    """Return every kind's real model."""
     return InstalledPlugins(
         {
             "web": lambda: WebSettings,
@@ -25,5 +22,4 @@ def kinds(adapters: Iterable[str] = ALL) -> InstalledPlugins:
             "slack": lambda: SlackSettings,
             "discord": lambda: DiscordSettings,
         },
-        frozenset(adapters),
     )

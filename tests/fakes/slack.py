@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 from channels.kit.background import ChatRateLimits
-from channels.slack import plugin
+from channels.slack import SlackSettings, plugin
 from channels.slack.adapter import SlackChannel
-from channels.slack.settings import SlackSettings
 from gateway.errors import RetryLater
 from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.settings.channel_blocks import ChannelSettings, combine_models

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from channels.telegram import TelegramSettings
 from channels.telegram.adapter import TelegramChannel
 from channels.telegram.api import RetryDelays
-from channels.telegram.settings import TelegramSettings
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.telegram_server import TelegramServer
 from tests.fakes.web_services import FakePageServices

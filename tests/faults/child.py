@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
+from channels.web import WebSettings
 from channels.web import plugin as web_plugin
-from channels.web.settings import WebSettings
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.app.composition import open_app, run, serve
 from gateway.app.context import ExtraChannel, ExtraPlugins

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from channels.discord import DiscordSettings
 from channels.discord.adapter import DiscordChannel
-from channels.discord.settings import DiscordSettings
+from channels.slack import SlackSettings
 from channels.slack.adapter import SlackChannel
-from channels.slack.settings import SlackSettings
+from channels.telegram import TelegramSettings
 from channels.telegram.adapter import TelegramChannel
-from channels.telegram.settings import TelegramSettings
 from gateway.admission import policy_of
 from gateway.app.context import ExtraChannel
 from gateway.channel import Channel, ChannelContext, SupportsShards

@@ -25,7 +25,7 @@ import regex
 
 from agent.memory.erasure import embedded_text, phrase_matcher, purge_jobs
 from agent.memory.search import query, time_grammar
-from agent.turns import answer_links
+from agent.turns import turn
 from gateway.text import markdown_blocks, redaction
 
 Pattern: TypeAlias = re.Pattern[Any] | regex.Pattern[Any]
@@ -88,7 +88,7 @@ BOUNDS: Mapping[str, int | None] = {
     "agent/memory/conversations.py": 4_000,  # _LONGEST_TEXT
     "agent/memory/search/time_expressions.py": 2_000,  # LONGEST_QUERY
     "agent/memory/search/time_grammar.py": 30_000,  # LONGEST_QUERY, as encoded tokens
-    "channels/kit/settings.py": None,
+    "channels/kit/__init__.py": None,
     "gateway/settings_writer.py": None,
     "gateway/settings/channel_blocks.py": None,
 }
@@ -159,8 +159,8 @@ def built() -> Iterator[Found]:
     """Yield the patterns that functions build at run time, of texts that others could choose."""
     words = "aa a-a. b"
     made: Mapping[str, object] = {
-        "agent/turns/answer_links.py": [
-            re.compile(f"{answer_links._BEFORE}(?:{re.escape('a.a/' * 9)}){answer_links._BEYOND}", re.IGNORECASE)
+        "agent/turns/turn.py": [
+            re.compile(f"{turn._ADDRESS_BEGINS}(?:{re.escape('a.a/' * 9)}){turn._ADDRESS_ENDS}", re.IGNORECASE)
         ],
         "agent/memory/erasure/embedded_text.py": [
             embedded_text._pattern(words, each) for each in ("utf-8", "utf-16-le")
@@ -189,14 +189,14 @@ def built() -> Iterator[Found]:
 
 
 RUN_TIME = {  # functions that compile a pattern, and what they make it of
-    "agent/turns/answer_links.py": "escaped addresses between two fixed sides",
+    "agent/turns/turn.py": "escaped addresses between two fixed sides",
     "agent/llm/openai_model.py": "an escaped name of a model, in the operator's table",
     "agent/memory/erasure/embedded_text.py": "letters of the words to erase",
     "agent/memory/erasure/phrase_matcher.py": "the escaped words to erase",
     "agent/memory/erasure/purge_jobs.py": "escaped ids",
     "agent/memory/search/query.py": "a fixed list of words",
     "agent/memory/search/time_grammar.py": "fixed patterns of classes",
-    "channels/kit/settings.py": "shapes of secrets in the operator's settings",
+    "channels/kit/__init__.py": "shapes of secrets in the operator's settings",
     "gateway/i18n/__init__.py": "the program's own commands, in its own sentences",
     "gateway/settings/channel_blocks.py": "a platform's shape of an id, in the operator's settings",
     "gateway/text/markdown_blocks.py": "the mark of a fence, and its length",

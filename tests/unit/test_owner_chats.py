@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from channels.slack.settings import SlackSettings
-from channels.telegram.settings import TelegramSettings
+from channels.slack import SlackSettings
+from channels.telegram import TelegramSettings
 from gateway.access.access_control import AccessRoster
 from gateway.access.pairing_service import OwnerAddress
 from gateway.admission import policy_of

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.base.file_facts import facts_in
-from agent.base.transcript_lines import decode, encode, kind_of
+from agent.base.transcript_lines import decode, encode, facts_in, kind_of
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.documents.scope_documents import SOUL, change_document, rewrite_history, select_documents
 from agent.memory.erasure.purge_jobs import build_id_filter, scrub_job

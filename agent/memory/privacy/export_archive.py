@@ -20,9 +20,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from agent.base.disk import FILE_MODE, Disk
-from agent.base.file_facts import blobs_in, facts_in, safe_name
 from agent.base.scopes import scope_folder
-from agent.base.transcript_lines import decode, encode, kind_of
+from agent.base.transcript_lines import blobs_in, decode, encode, facts_in, kind_of, safe_name
 from agent.memory.history.history_files import NOTE_NAME
 from agent.memory.storage.messages import moment
 from agent.memory.storage.stored_sessions import visible_lines

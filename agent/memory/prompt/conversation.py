@@ -8,8 +8,7 @@ from datetime import datetime
 
 import structlog
 
-from agent.base.token_estimate import estimate_messages
-from agent.base.transcript_lines import deleted_ids, kind_of
+from agent.base.transcript_lines import deleted_ids, estimate_messages, kind_of
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, fits, mark_due, overdue, weigh_lines
 from agent.memory.prompt.prompt_window import (
     AuxiliaryContent,

@@ -9,8 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent.base.file_facts import facts_for_replay, facts_in
-from agent.base.transcript_lines import FORGOTTEN, kind_of
+from agent.base.transcript_lines import FORGOTTEN, facts_for_replay, facts_in, kind_of
 from gateway.ports.journal import Line
 
 _TAIL = 4  # a quarter of what is shown is the text's end

@@ -16,8 +16,7 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.base.disk import Disk
-from agent.base.file_facts import UNTRUSTED, facts_in
-from agent.base.transcript_lines import FORGOTTEN, decode_lines, format_time, kind_of, parse_time
+from agent.base.transcript_lines import FORGOTTEN, UNTRUSTED, decode_lines, facts_in, format_time, kind_of, parse_time
 from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.history.history_files import ARCHIVE_SUFFIX, NOTE_NAME, keys_of_all_lines
 from agent.memory.search.search_hits import SearchHit

@@ -19,7 +19,7 @@ import structlog
 
 from agent.base import transcript_lines as build
 from agent.base.scopes import scope_folder
-from agent.base.token_estimate import estimate_text
+from agent.base.transcript_lines import estimate_text
 from agent.llm.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.prompt.due_jobs import (

@@ -22,11 +22,9 @@ from gateway.store.claims import ChatClaims
 from gateway.store.database import Database
 from gateway.store.engine import Clock, StoreLimits, utc_now
 from gateway.store.postgres import schema
-from gateway.store.postgres.cap_session import CapConnection, connect_caps
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.copies import copy_database
-from gateway.store.postgres.heartbeat import WorkerHeartbeat
-from gateway.store.postgres.thread import PostgresThread
+from gateway.store.postgres.sessions import CapConnection, PostgresThread, WorkerHeartbeat, connect_caps
 from gateway.store.postgres.worker_locks import RETRY, ServerClock, server_time
 from gateway.store.shared_caches import SharedCaches, read_again
 from gateway.store.sql_store import SqlStore, assemble, end_idle_run

@@ -16,8 +16,7 @@ from gateway.journal_file import damaged_line, fault_line, misplaced_journal, re
 from gateway.store.engine import Clock, StoreLimits, utc_now
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import schema
-from gateway.store.sqlite.connection import SqliteConnection
-from gateway.store.sqlite.thread import SqliteReader, SqliteThread
+from gateway.store.sqlite.connection import SqliteConnection, SqliteReader, SqliteThread
 from gateway.store.writer import BatchWriter
 
 log = structlog.get_logger(__name__)

@@ -28,8 +28,8 @@ from gateway.ports.access import (
 )
 from gateway.ports.journal import CapNotice, UsageRow
 from gateway.store.cap_counts import SqlSharedCaps, digest
-from gateway.store.postgres import cap_session
-from gateway.store.postgres.cap_session import CapConnection
+from gateway.store.postgres import sessions
+from gateway.store.postgres.sessions import CapConnection
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.meter import FakeMeter
@@ -339,7 +339,7 @@ class LossyCapConnection(CapConnection):
 
 async def test_a_reservation_whose_reply_was_lost_is_taken_back(team: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The call does not begin, and what was stored of it blocks no other; the turn is counted once."""
-    monkeypatch.setattr("gateway.store.postgres.cap_session.CapConnection", LossyCapConnection)
+    monkeypatch.setattr("gateway.store.postgres.sessions.CapConnection", LossyCapConnection)
     members = await open_team(team, CapLimits(person_tokens=1_000, person_turns=2))
     assert await members[0].admit("t1") is None
     for ask in (lambda: members[0].reserve("t1", 900), lambda: members[0].admit("t1")):
@@ -400,11 +400,11 @@ async def test_a_gateway_that_hangs_in_a_decision_does_not_stop_the_others(
     team: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends its session, and with it the lock."""
-    patient = [each.replace("'5s'", "'100ms'") for each in cap_session._SESSION]
-    assert patient != list(cap_session._SESSION)
-    monkeypatch.setattr(cap_session, "_SESSION", patient)
+    patient = [each.replace("'5s'", "'100ms'") for each in sessions._CAP_SESSION]
+    assert patient != list(sessions._CAP_SESSION)
+    monkeypatch.setattr(sessions, "_CAP_SESSION", patient)
     first, second = await team.open(), CapTeamMember(await team.open(), NO_LIMITS)
-    hanging = cap_session.connect_caps(team.server.url, first._engine.owner)
+    hanging = sessions.connect_caps(team.server.url, first._engine.owner)
     try:
         hanging.begin_batch()
         async with asyncio.timeout(30):

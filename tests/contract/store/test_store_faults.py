@@ -22,8 +22,7 @@ from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
-from gateway.store.sqlite.connection import SqliteConnection
-from gateway.store.sqlite.thread import SqliteThread
+from gateway.store.sqlite.connection import SqliteConnection, SqliteThread
 from gateway.store.writer import BatchWriter
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import kill

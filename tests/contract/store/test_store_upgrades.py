@@ -20,7 +20,7 @@ from gateway.store.engine import StoreLimits
 from gateway.store.migrations import ALONE, MIGRATIONS, Migration
 from gateway.store.postgres import open_database, schema
 from gateway.store.postgres.connection import PostgresConnection
-from gateway.store.postgres.server_facts import read_server_facts
+from gateway.store.postgres.sessions import read_server_facts
 from gateway.store.row_codec import write_json
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import schema as sqlite_schema

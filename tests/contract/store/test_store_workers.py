@@ -14,7 +14,7 @@ from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.store import workers
 from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database, schema, worker_locks
-from gateway.store.postgres.heartbeat import WorkerHeartbeat
+from gateway.store.postgres.sessions import WorkerHeartbeat
 from gateway.store.sql_store import SqlStore
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import until_open

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent.tools.tool import ResultFile, ToolContext, ToolKind, ToolResult, tool
-from gateway.delivery import turn_preview
+from gateway.delivery import outbox_dispatcher
 from tests.fakes.file_gateway import KEY, SCOPE, folders_with, open_gateway
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
@@ -232,7 +232,7 @@ async def test_a_secret_is_in_no_status_line(monkeypatch: pytest.MonkeyPatch) ->
     """Nor is its beginning, where the line is cut."""
     secret = "tok-9f8e7d6c5b4a"
     done = asyncio.Event()
-    monkeypatch.setattr(turn_preview, "_STATUS_EVERY", 0.0)
+    monkeypatch.setattr(outbox_dispatcher, "_STATUS_EVERY", 0.0)
 
     @tool("Look.", kind=ToolKind.LOOK, name="look")
     async def look(context: ToolContext) -> str:

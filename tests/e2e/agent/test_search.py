@@ -23,7 +23,7 @@ DENTIST = "my dentist is Doctor Molar in Elm Street"
 @pytest.fixture
 def patient_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let automatic recall wait half a minute instead of half a second: a busy machine may need it."""
-    monkeypatch.setattr("agent.turns.auto_recall._SECONDS", 30.0)
+    monkeypatch.setattr("agent.turns.prompt_assembly._SECONDS", 30.0)
 
 
 async def have_conversation(parlour: InProcessGateway) -> None:

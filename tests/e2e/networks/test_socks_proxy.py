@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.delivery import delivery_context
+from gateway.delivery import part_planner
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.health.doctor import collect_findings
 from gateway.health.network_checks import probe_proxy
@@ -39,7 +39,7 @@ WORDS = b"the cellar key hangs behind the clock"
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(delivery_context, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(part_planner, "FIRST_DELAY", 0.05)
     runtime = tmp_path / "runtime"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))

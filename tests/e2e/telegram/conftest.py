@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.delivery import delivery_context
+from gateway.delivery import part_planner
 from tests.fakes.telegram_server import TelegramServer, telegram_now
 
 
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    monkeypatch.setattr(delivery_context, "FIRST_DELAY", 0.05)
+    monkeypatch.setattr(part_planner, "FIRST_DELAY", 0.05)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(_private(tmp_path_factory.getbasetemp() / "runtime")))
 
 

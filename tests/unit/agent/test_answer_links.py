@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.turns.answer_links import MOST_ADDRESSES, AnswerLinks
+from agent.turns.turn import MOST_ADDRESSES, AnswerLinks
 from gateway.text.linked_addresses import LONGEST
 
 URL = "https://evil.example/p?q=secret"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agent.turns.prompt_assembly import local
-from gateway.i18n.time_zones import find_zone
+from gateway.i18n.formats import find_zone
 
 SPRING = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # a minute before Berlin's clocks go forward
 AUTUMN = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)  # half past two, for the first time

@@ -21,8 +21,8 @@ from gateway.errors import SettingsError
 from gateway.health.network_checks import probe_proxy
 from gateway.net.addresses import ProxyAddress, is_direct
 from gateway.net.connector import connector
-from gateway.net.requests_proxy import open_session
 from gateway.settings import load_settings
+from gateway.web.otlp_recorder import open_session
 from tests.fakes import proxies
 from tests.fakes.proxies import HostCertificate, open_http_proxy, open_socks
 

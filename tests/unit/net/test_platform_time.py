@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.net import platform_time
-from gateway.net.platform_time import ask_time, clock_ahead, clock_line
+from gateway.net import ask_time, clock_ahead, clock_line
 from tests.fakes.time_server import open_time_server
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
@@ -17,7 +16,7 @@ NOBODY = "http://127.0.0.1:9/"
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer than a busy machine may need to answer itself."""
-    monkeypatch.setattr(platform_time, "_WITHIN", 60.0)
+    monkeypatch.setattr("gateway.net._WITHIN", 60.0)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from channels.slack import render as slack_codec
 from channels.telegram.api import entities_of
 from channels.telegram.render import build_outgoing
 from channels.telegram.render import render as render_telegram
-from gateway.delivery.delivery_context import DeliveryContext
-from gateway.delivery.part_planner import PartPlanner
+from gateway.delivery.part_planner import DeliveryContext, PartPlanner
 from gateway.events import ChatKind, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.channel import ChannelCapabilities
 from gateway.text.redaction import SecretRedactor

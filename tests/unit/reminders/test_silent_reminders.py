@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.workers.reminder_turns import is_silence
+from agent.workers.special_turns import is_silence
 
 SILENT = [
     "NOTHING",

@@ -115,16 +115,6 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         report.require()
 
 
-def test_a_platform_without_adapter_is_said_and_not_ignored(tmp_path: Path) -> None:
-    """A block that is switched on and has no adapter is refused; switched off, it may stand there for later."""
-    token = {f"{TELEGRAM}TOKEN": TELEGRAM_TOKEN}
-    without = kinds(adapters=("web", "console"))
-    report = check_settings({"PARLOUR_HOME": str(tmp_path), **token}, without)
-    assert "no adapter for telegram yet" in report.mistakes[0]
-    off = check_settings({"PARLOUR_HOME": str(tmp_path), **token, f"{TELEGRAM}ENABLED": "false"}, without)
-    assert off.mistakes == ()
-
-
 REFUSED = {
     "name": "bob",
     "handle": "@bob",

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from channels.telegram import plugin
+from channels.telegram import TelegramSettings, plugin
 from channels.telegram.parse import TelegramBotIdentity, event_id, parse_membership, parse_update, rights_changed
 from channels.telegram.render import LIMIT, MAX_PARTS, build_outgoing, render, render_markup
-from channels.telegram.settings import TelegramSettings
 from gateway.admission import Admitted, Rejected, RejectionReason, admit, policy_of
 from gateway.errors import SettingsError, UnreadableEvent
 from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
@@ -382,7 +381,7 @@ def test_the_check_needs_no_network() -> None:
 def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switched on without its extra installed: the start says what to install."""
     for name in [name for name in sys.modules if name.startswith(("channels.telegram.", "telegram"))]:
-        if name != "channels.telegram.settings":
+        if name != "channels.telegram":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "telegram", None)
     with pytest.raises(SettingsError, match=r"channels\.telegram needs telegram; run `make install`"):

@@ -11,8 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.telegram import plugin
-from channels.telegram.settings import TelegramSettings
+from channels.telegram import TelegramSettings, plugin
 from gateway.logs import configure_logs
 from gateway.web.server import WebServer
 from tests.fakes.gateway import free_port

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.base.token_estimate import estimate_messages
+from agent.base.transcript_lines import estimate_messages
 from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.privacy.export_jobs import DataKind, kind_of
 from agent.memory.update.dream_phases import TOKENS_IN

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agent.memory.search.search_hits import SearchHit
-from agent.turns.auto_recall import bears_on
+from agent.turns.prompt_assembly import bears_on
 
 HIT = SearchHit(source="sessions/x", line=1, text="I never eat fish", role="user")
 PERSONAL, CHORE = "Where shall we have dinner?", "What is the capital of Mongolia?"
