@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from agent.commands.command_services import CommandServices
+from agent.llm.chat_model import ToolCall
 from agent.turns.turn import Turn
 from gateway.events import (
     InboundKind,
@@ -52,6 +53,7 @@ class CommandReply:
     outcome: str = "done"  # for the audit line
     tool: str = ""  # for the audit line: the tool that the decision is about
     audit: str = ""  # label of the audit line, set by the router; "" = not a decision
+    begins: ToolCall | None = None  # instead of a reply: the model answers the message, beginning with this call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,16 @@
-"""/tools: the tools of this chat, its last calls, and those that wait for approval; /files: the files that they use."""
+"""/tools: the tools of this chat, their last calls, and those that wait; /files and /skills: what they use."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
 
-from agent.base.one_line import clean_name
+from agent.base.one_line import clean_name, one_line
 from agent.commands.command import CommandContext, CommandNeed, CommandReply, command, first_word
+from agent.llm.chat_model import ToolCall
 from agent.memory.jobs.approval_questions import short
 from agent.tools.call_record import CallOutcome, ToolCallRecord, call_records, sender_of
 from agent.tools.tool_questions import (
@@ -20,6 +22,7 @@ from agent.tools.tool_questions import (
     decision_job,
     format_questions,
 )
+from agent.tools.toolbox import SKILL
 from gateway.errors import ModelAbility, ToolFailed
 from gateway.events import Role
 from gateway.i18n.formats import format_file_size, format_moment
@@ -228,3 +231,31 @@ def _as_code(name: str) -> str:
     """Return a file's name as code: models and other people choose names, which are never markup."""
     plain = name.replace("`", "'")
     return f"`{plain}`"
+
+
+_LONGEST_SHOWN = 200  # characters of a description
+
+
+@command("skills", is_control=True)
+async def skills(context: CommandContext) -> CommandReply:
+    """List the skills that the bot has here."""
+    library = context.services.profiles.skills
+    if SKILL not in context.turn.profile.toolbox.names:
+        return context.private_reply("skills.off" if library.skills else "skills.none")
+    lines = [context.translate("skills.list"), ""]
+    lines += [f"- {_as_code(each.name)} {one_line(each.description, _LONGEST_SHOWN)}" for each in library.skills]
+    if library.faults and _is_owners(context):
+        lines += ["", context.translate("skills.faults", count=len(library.faults))]
+    return CommandReply(text="\n".join(lines), is_private=True)
+
+
+@command("skill")
+async def skill(context: CommandContext) -> CommandReply:
+    """Let the model answer with the skill named first read; without a name, list them."""
+    library, name = context.services.profiles.skills, first_word(context.args).strip("`")
+    if not name or SKILL not in context.turn.profile.toolbox.names:
+        return await skills.run(context)
+    if library.find(name) is None:
+        names = ", ".join(_as_code(each.name) for each in library.skills)
+        return context.private_reply("skills.unknown", name=short(name[:_LONGEST_ID]), names=names)
+    return CommandReply(text="", begins=ToolCall("", SKILL, json.dumps({"name": name})))

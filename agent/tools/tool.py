@@ -270,6 +270,15 @@ class Tool:
     gives: tuple[str, ...]  # which abilities of `toolbox.ABILITIES` somebody has through it
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkillTool:
+    """The tool that reads skills, with what the prompt says of them; another object once a skill has changed."""
+
+    tool: Tool
+    catalogue: str  # a line for each skill, in the list of abilities
+    digests: Mapping[str, str]  # of each skill's text, by "skill <name>": another one starts a new snapshot
+
+
 def tool(
     description: str,
     *,

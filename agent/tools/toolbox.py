@@ -32,6 +32,7 @@ from agent.tools.tool import (
     ResultContent,
     ResultFile,
     ResultPicture,
+    SkillTool,
     Tool,
     ToolContext,
     ToolKind,
@@ -53,6 +54,7 @@ RESULT_CHARS = 16_000
 ARGUMENT_CHARS = 100_000
 _REPEATS = 3
 READ_RESULT = "read_result"
+SKILL = "skill"
 
 _READING = frozenset({ToolKind.LOOK, ToolKind.WEB})
 _GRACE = 5.0  # seconds that a cancelled call has to end
@@ -107,19 +109,22 @@ class Toolbox:
         once: Collection[str] = (),
         left_out: Collection[str] = (),
         deferred: Mapping[str, Tool] | None = None,
+        skills: SkillTool | None = None,
     ) -> None:
         """Hold *tools*; *once* are those that are off here, but were at work before and must not be twice.
 
         *left_out* are the installation's other tools, which the chat's settings leave out. *deferred* are those that
-        are not in the prompt (`deferred_tools.py`).
+        are not in the prompt (`deferred_tools.py`). *skills* has the tool `skill`; None without skills.
         """
         self._tools: dict[str, Tool] = {}
         self._deferred = deferred or {}
+        self._skills = skills
         self._result_chars = result_chars
         self._meter = meter
         self._left_out = frozenset(left_out)
         finders = build_finder(self._deferred) if self._deferred else ()
-        for each in sorted([*tools, *finders], key=lambda item: item.name):
+        readers = () if skills is None else (skills.tool,)
+        for each in sorted([*tools, *finders, *readers], key=lambda item: item.name):
             if each.name in self._tools:
                 raise SettingsError(f"two tools are called {each.name}; remove one of the packages that bring them")
             self._tools[each.name] = each
@@ -128,8 +133,11 @@ class Toolbox:
         # What stands in every prompt is reckoned once.
         self.schemas: tuple[Mapping[str, Any], ...] = tuple(each.schema for each in self._tools.values())
         self.overhead = estimate_messages(self.schemas)  # tokens
-        self.abilities = _abilities(self._tools.values(), self._deferred)
-        self.digests: Mapping[str, str] = {name: digest_schema(each.schema) for name, each in self._tools.items()}
+        self.abilities = _abilities(self._tools.values(), self._deferred, skills)
+        self.digests: Mapping[str, str] = {
+            **{name: digest_schema(each.schema) for name, each in self._tools.items()},
+            **({} if skills is None else skills.digests),
+        }
 
     @classmethod
     def load(
@@ -143,6 +151,8 @@ class Toolbox:
         """Collect the installed tools (entry points `parlour.tools`) and *tools*, with the operator's *rights*."""
         found = load_entry_points(GROUP) if entries is None else entries
         every = [*(_loaded(entry) for entry in found), *tools]
+        if any(each.name == SKILL for each in every):  # at the start, and not once there are skills
+            raise SettingsError(f"a tool is called {SKILL}, as Parlour's own is; remove the package that brings it")
         return cls(apply_rights(every, rights or {}), result_chars=result_chars, meter=meter)
 
     def only(self, allow: Collection[str] | None, deny: Collection[str] = ()) -> Toolbox:
@@ -161,23 +171,29 @@ class Toolbox:
         part = frozenset((*left, *kept))
         if part not in self._parts:
             self._parts[part] = Toolbox(
-                [each for name, each in self._tools.items() if name in left and name not in FINDERS],
+                [each for name, each in self._tools.items() if name in left and name not in (*FINDERS, SKILL)],
                 result_chars=self._result_chars,
                 meter=self._meter,
                 once=self._once,
                 left_out=(self._tools.keys() | self._deferred.keys()) - part,
                 deferred=kept,
+                skills=self._skills if SKILL in left else None,
             )
         return self._parts[part]
 
-    def with_deferred(self, tools: Iterable[Tool], rights: Mapping[str, OperatorRights]) -> Toolbox:
-        """Return the toolbox that has *tools* besides, which are not in the prompt, with the operator's *rights*."""
+    def extended(
+        self, deferred: Iterable[Tool], skills: SkillTool | None, rights: Mapping[str, OperatorRights]
+    ) -> Toolbox:
+        """Return the toolbox that has *deferred* tools and *skills* besides, with the operator's *rights*."""
+        if skills is not None:
+            skills = replace(skills, tool=apply_rights([skills.tool], rights, is_checked=False)[0])
         return Toolbox(
             self._tools.values(),
             result_chars=self._result_chars,
             meter=self._meter,
             once=self._once,
-            deferred={each.name: each for each in apply_rights(tools, rights, is_checked=False)},
+            deferred={each.name: each for each in apply_rights(deferred, rights, is_checked=False)},
+            skills=skills,
         )
 
     @property
@@ -390,7 +406,7 @@ def _is_kept(name: str, allow: Collection[str] | None, deny: Collection[str]) ->
     return (allow is None or not names.isdisjoint(allow)) and names.isdisjoint(deny) and USE_TOOL not in deny
 
 
-def _abilities(tools: Collection[Tool], deferred: Collection[str]) -> str:
+def _abilities(tools: Collection[Tool], deferred: Collection[str], skills: SkillTool | None) -> str:
     """Return the prompt's list: each tool, then plainly what is missing. The same tools give the same bytes."""
     given = {ability for each in tools for ability in each.gives}
     can = [f"- {each.name}: {each.description}" for each in tools]
@@ -399,6 +415,8 @@ def _abilities(tools: Collection[Tool], deferred: Collection[str]) -> str:
     if services := Counter(service_of(name).partition("_")[2] for name in deferred):
         counts = (f"{name} ({count} {'tool' if count == 1 else 'tools'})" for name, count in sorted(services.items()))
         parts.append(f"Connected services, whose tools {FIND_TOOLS} returns: {', '.join(counts)}")
+    if skills is not None:
+        parts.append(skills.catalogue)
     if cannot:
         parts += ["You cannot do the following, and say so when you are asked to:", *cannot]
     return "\n".join(parts)

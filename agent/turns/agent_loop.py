@@ -20,7 +20,7 @@ from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import ResultFile, ResultPicture, ScopedRecall, ToolContext, ToolKind, encode_sources
-from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
+from agent.tools.tool_questions import MOST_QUESTIONS
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turns.call_review import WAITING, CallResult
 from agent.turns.result_pages import ToolResultPages
@@ -102,13 +102,6 @@ def _format_progress(text: str, step: int, of: int) -> str:
     """Return one short line; a page or a server may have chosen its text."""
     plain = " ".join(clean_result(text[: 2 * _LONGEST_PROGRESS]).split())[:_LONGEST_PROGRESS]
     return f"{plain} ({step}/{of})" if of > 0 else plain
-
-
-def _request_of(turn: Turn, allowed: ToolQuestion) -> ChatReply:
-    """Return the model's message with the allowed call, as if the model had just requested it."""
-    return ChatReply(
-        text="", tool_calls=(turn.profile.toolbox.requested(allowed.call),), model="", tokens=TokenUsage(), cost=None
-    )
 
 
 def _take_written(turn: Turn, reply: ChatReply) -> ChatReply | None:
@@ -214,8 +207,9 @@ class AgentLoop:
 
     async def _run_rounds(self, turn: Turn, detector: LoopDetector, *, is_last: bool) -> LoopResult:
         draft = turn.draft
-        if (allowed := turn.allowed) is not None and not draft.has_calls:  # the turn begins with the stored call
-            await self._store.step(turn.lease, *draft.take_opening(), draft.model(_request_of(turn, allowed)))
+        if (first := turn.first_call) is not None and not draft.has_calls:
+            request = ChatReply(text="", tool_calls=(first,), model="", tokens=TokenUsage(), cost=None)
+            await self._store.step(turn.lease, *draft.take_opening(), draft.model(request))
         is_last = await self._run_calls(turn, detector) or is_last
         await self._add_messages(turn, draft.unseen_rows)
         while True:

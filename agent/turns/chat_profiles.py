@@ -10,8 +10,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from agent.llm.model_client import ModelClient
+from agent.skills.skill_library import SkillLibrary
 from agent.tools.rights import OperatorRights
-from agent.tools.tool import Tool
+from agent.tools.tool import SkillTool, Tool
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.events import SessionKey
@@ -65,17 +66,19 @@ class ChatProfiles:
         *,
         has_guilds: bool,
         deferred: Callable[[], Mapping[str, Tool]] = dict,
+        skills: SkillLibrary,
         rights: Mapping[str, OperatorRights] | None = None,
     ) -> None:
         """*overrides* returns the settings of a chat in a guild; *has_guilds* is True if any depend on the guild.
 
         *deferred* returns the tools of services: the same mapping until they change. *rights* are the operator's.
         """
+        self.skills = skills
         self.models = models
         self._installed = toolbox
         self._deferred = deferred
         self._rights = rights or {}
-        self._latest: tuple[Mapping[str, Tool], Toolbox] = ({}, toolbox)
+        self._latest: tuple[Mapping[str, Tool], SkillTool | None, Toolbox] = ({}, None, toolbox)
         self._people = people
         self._overrides = overrides
         self._has_guilds = has_guilds
@@ -83,12 +86,12 @@ class ChatProfiles:
     @property
     def toolbox(self) -> Toolbox:
         """The tools of a chat that has no settings."""
-        deferred = self._deferred()
-        if not deferred:
+        deferred, skills = self._deferred(), self.skills.tool
+        if not deferred and skills is None:
             return self._installed
-        if self._latest[0] is not deferred:
-            self._latest = (deferred, self._installed.with_deferred(deferred.values(), self._rights))
-        return self._latest[1]
+        if self._latest[0] is not deferred or self._latest[1] is not skills:
+            self._latest = (deferred, skills, self._installed.extended(deferred.values(), skills, self._rights))
+        return self._latest[2]
 
     async def note(self, key: SessionKey, guild: str) -> None:
         """Store which guild the chat is in, once. If the store is down, the next turn tries again."""

@@ -164,6 +164,7 @@ class Turn:
     phases: TurnPhases | None = None
     is_stop_wanted: bool = False  # /stop: end as stopped
     is_committing: bool = False  # past this point /stop is "already answered"
+    opening_call: ToolCall | None = None  # the call with which a command lets the model's answer begin
     tool: str = ""  # the tool that is running
     stage_times: dict[str, datetime] = field(default_factory=dict)  # when each stage began
 
@@ -195,6 +196,13 @@ class Turn:
     def is_shared(self) -> bool:
         """True in a chat of several people."""
         return self.message.chat_kind is ChatKind.GROUP
+
+    @property
+    def first_call(self) -> ToolCall | None:
+        """The call that the turn begins with, as if the model had requested it; None = the model decides."""
+        if (allowed := self.allowed) is not None:
+            return self.profile.toolbox.requested(allowed.call)
+        return self.opening_call
 
     @property
     def allowed(self) -> ToolQuestion | None:

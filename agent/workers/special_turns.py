@@ -43,11 +43,14 @@ class CommandTurnRunner:
     def __init__(self, services: TurnServices) -> None:
         self._services = services
 
-    async def run_command(self, turn: Turn, command: ParsedCommand) -> MessageOutcome:
-        """Run a command that waited in the session queue."""
+    async def run_command(self, turn: Turn, command: ParsedCommand) -> MessageOutcome | None:
+        """Run a command that waited in the session queue; return None if the model is to answer it."""
         services = self._services
         await services.load_conversation(turn)
         reply = await services.router.run(command, self._context(turn, command))
+        if reply.begins is not None:
+            turn.opening_call = reply.begins
+            return None
         services.add_notes(turn)
         return await self._finish(
             turn,

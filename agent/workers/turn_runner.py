@@ -182,8 +182,8 @@ class TurnRunner:
             return MessageOutcome.ANSWERED
         self._notified_expired.discard(turn.key)  # the next long absence is announced again
         command = services.router.parse(turn.message) if turn.message.kind is InboundKind.COMMAND else None
-        if command is not None:
-            return await self._commands.run_command(turn, command)
+        if command is not None and (outcome := await self._commands.run_command(turn, command)) is not None:
+            return outcome
         exceeded = await services.caps.admit_turn(turn.message, turn.id, turn.capped_sender)
         if exceeded is not None:
             return await self._refuse_capped(turn, exceeded)

@@ -169,6 +169,8 @@ class TurnServices:
             if isinstance(source, Turn) and not is_ending and self.links.moving != moving:
                 raise ScopeMoved("the memory that the claim has read is another one now")
             admission = None if is_ending else await self.current_admission(row, context)
+            if not is_ending:
+                await self.profiles.skills.refresh()
             locale = self.locales.observe(message, context)
             is_named = admission is not None and admission.is_named
             turn = source if isinstance(source, Turn) else Turn(lease=await self._lease_control(row), is_control=True)

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import structlog
 
 from agent.base.scopes import account_of, chat_scope, scope_of
+from agent.skills.skill_library import SkillLibrary
 from agent.tools.rights import OperatorRights
 from agent.tools.tool import AskRule, Tool
 from agent.tools.toolbox import GROUP, Toolbox
@@ -181,6 +182,7 @@ def build_profiles(app: Runtime) -> ChatProfiles:
         chats.of,
         has_guilds=chats.has_guilds,
         deferred=lambda: app.mcp.tools,
+        skills=SkillLibrary(app.settings.skills_folder),
         rights=rights,
     )
 

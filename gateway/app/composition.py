@@ -89,6 +89,7 @@ async def open_app(
             restart=restart,
         )
         _build_all(app)
+        await app.profiles.skills.reload()
         await take_over_model_facts(app.models, home.path)
         if app.quarantine.had_event_in_hand:
             await store.journal.acquit()

@@ -103,6 +103,17 @@ def check_compute(context: CheckContext) -> Iterator[Finding]:
         yield ok("is installed", "compute")
 
 
+def check_skills(context: CheckContext) -> Iterator[Finding]:
+    """Yield the skills, and those that cannot be used."""
+    from agent.skills.skill_library import read_skills
+
+    skills, faults = read_skills(context.settings.skills_folder)
+    for each in faults:
+        yield warn(f"{each.skill} {each.text}; {each.remedy}".strip(), "skills", each.skill)
+    if skills:
+        yield ok(", ".join(each.name for each in skills), "skills")
+
+
 def check_access(context: CheckContext) -> Iterator[Finding]:
     """Yield entries that admit an unlimited number of people without a limit of cost."""
     settings = context.settings
@@ -259,6 +270,7 @@ CHECKS = (
     HealthCheck("model", check_model),
     HealthCheck("embeddings", check_embeddings),
     HealthCheck("compute", check_compute),
+    HealthCheck("skills", check_skills),
     HealthCheck("access", check_access),
     HealthCheck("caps", check_caps),
     HealthCheck("owners", check_owners),

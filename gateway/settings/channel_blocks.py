@@ -22,7 +22,7 @@ from gateway.settings.setting_types import FrozenModel, GroupPolicy, ReplyIn, sp
 BLOCK_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
 PAGE, TERMINAL = "web", "console"  # names and kinds of the two channels that every installation has
 ALWAYS_THERE = (PAGE, TERMINAL)
-_WEB_TOOLS = frozenset({"web_fetch", "web_search"})  # built from settings, without entry points
+_BUILT_TOOLS = frozenset({"skill", "web_fetch", "web_search"})  # built from settings, without entry points
 
 # Ids of a kind that says nothing about its own.
 _ANY_ID = r"[A-Za-z0-9][A-Za-z0-9._@+-]*|[@!#$][A-Za-z0-9._=/+-]+:[A-Za-z0-9._:-]+"  # also @ann:example.org
@@ -94,7 +94,7 @@ class InstalledPlugins:
         """Return the plugins of the installed distributions; settings models are imported on first use."""
         found = load_entry_points("parlour.channels")
         tools = frozenset(point.name for point in load_entry_points("parlour.tools"))
-        return cls({point.name: _loader(point) for point in found}, tools | _WEB_TOOLS)
+        return cls({point.name: _loader(point) for point in found}, tools | _BUILT_TOOLS)
 
     def names(self) -> list[str]:
         """Return every kind's name."""

@@ -199,6 +199,7 @@ class ToolSettings(FrozenModel):
     web: WebToolSettings = WebToolSettings()
     files: bool = True  # the tools that list, read, write and delete files of the workspace
     reminders: bool = True  # the tools that set reminders, and sending them
+    skills: Annotated[str, Field(min_length=1, max_length=4_096)] = "skills"  # their folder, relative to the home
     rights: Mapping[str, ToolRightsSettings] = Field(default={})  # by kind or name of tools
 
 
@@ -345,6 +346,11 @@ class Settings(BaseSettings):
     def proxy_address(self) -> str:
         """The proxy as components take it: a plain string, "" = none. Secret."""
         return self.proxy.get_secret_value() if self.proxy else ""
+
+    @property
+    def skills_folder(self) -> Path:
+        """The folder of the operator's skills, which need not exist."""
+        return self.home / Path(self.tools.skills).expanduser()
 
     @classmethod
     def settings_customise_sources(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agent.llm.model_client import ModelClient
 from agent.llm.scripted_model import ScriptedModel
+from agent.skills.skill_library import SkillLibrary
 from agent.tools.toolbox import Toolbox
 from agent.turns.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin, ModelSelector
 from gateway.events import SessionKey
@@ -17,6 +20,7 @@ from tests.fakes.store import open_inline_store
 
 CHAT = SessionKey("slack", "C042")
 THREAD = SessionKey("slack", "C042/1712.34")
+NO_SKILLS = SkillLibrary(Path("/nonexistent"))
 
 
 def models(*offered: str) -> ModelCatalog:
@@ -37,7 +41,9 @@ class ModelsHere:
     def __init__(self, store: SqlStore, places: dict[str, ChatSettings] | None = None) -> None:
         chats = ChatOverrides(places or {})
         selector = ModelSelector(models(), store.people)
-        self._profiles = ChatProfiles(selector, Toolbox.load(), store.people, chats.of, has_guilds=False)
+        self._profiles = ChatProfiles(
+            selector, Toolbox.load(), store.people, chats.of, has_guilds=False, skills=NO_SKILLS
+        )
         self.models, self.choose = selector.models, selector.choose
 
     def active_model(self, key: SessionKey) -> ActiveModel:
@@ -85,7 +91,12 @@ async def test_what_we_do_by_ourselves_knows_its_guild(clock: VirtualClock) -> N
 
     def manners() -> ChatProfiles:
         return ChatProfiles(
-            ModelSelector(models(), store.people), Toolbox.load(), store.people, chats.of, has_guilds=chats.has_guilds
+            ModelSelector(models(), store.people),
+            Toolbox.load(),
+            store.people,
+            chats.of,
+            has_guilds=chats.has_guilds,
+            skills=NO_SKILLS,
         )
 
     before = manners()

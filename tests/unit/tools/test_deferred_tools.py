@@ -85,7 +85,7 @@ def test_nothing_that_fits_is_nothing() -> None:
 
 def test_an_inner_call_has_the_kind_and_the_repeatability_of_its_tool() -> None:
     """Whatever is decided by a call is decided by the tool that it names; a tool that is gone may have acted."""
-    box = Toolbox([]).with_deferred(TOOLS, {})
+    box = Toolbox([]).extended(TOOLS, None, {})
     search, create, gone = (
         ToolCall("c", "use_tool", json.dumps({"name": f"mcp_tracker_{name}", "arguments": {}}))
         for name in ("search_issues", "createIssue", "delete_all")
@@ -100,6 +100,6 @@ def test_an_inner_call_has_the_kind_and_the_repeatability_of_its_tool() -> None:
 def test_the_schemas_are_the_same_bytes_with_any_number_of_tools() -> None:
     """The prompt's prefix, which providers cache, does not grow with a service."""
     many = [service_tool(f"mcp_tracker_tool{n}", f"Do {n}.") for n in range(500)]
-    few, lots = Toolbox([]).with_deferred(TOOLS, {}), Toolbox([]).with_deferred(many, {})
+    few, lots = Toolbox([]).extended(TOOLS, None, {}), Toolbox([]).extended(many, None, {})
     assert json.dumps(few.schemas) == json.dumps(lots.schemas)
     assert len(json.dumps(few.schemas)) < 1_000
