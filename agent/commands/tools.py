@@ -1,4 +1,4 @@
-"""/tools: the tools of this chat, their last calls, and those that wait; /files and /skills: what they use."""
+"""/tools: the tools of this chat, their last calls, and those that wait; /files, and /skills and /skill."""
 
 from __future__ import annotations
 

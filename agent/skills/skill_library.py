@@ -61,7 +61,7 @@ class Skill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkillFault:
-    """Why a skill is not used, and what mends it."""
+    """The reason why a skill is not used, and its remedy."""
 
     skill: str  # name of its folder; "" for the folder of all
     text: str
@@ -69,7 +69,7 @@ class SkillFault:
 
 
 class InvalidSkill(Exception):
-    """A skill cannot be used: *text* says what is wrong, *remedy* how to mend it."""
+    """A skill cannot be used, for the reason *text*; *remedy* is an instruction to the operator."""
 
     def __init__(self, text: str, remedy: str) -> None:
         super().__init__(f"{text}; {remedy}")
@@ -92,7 +92,7 @@ class SkillLibrary:
     async def refresh(self) -> None:
         """Look again at a folder that may have changed, at most every five seconds.
 
-        A slow disk is waited for a second; what it says counts from the turn after that.
+        A slow disk is waited for a second; its answer counts from the next turn on.
         """
         now = asyncio.get_running_loop().time()
         if self._look is None and now - self._looked_at >= _EVERY:
@@ -107,7 +107,7 @@ class SkillLibrary:
             log.warning("skills.unread", error=type(error).__name__)
 
     async def reload(self) -> None:
-        """Read what has changed. A folder that cannot be read has no skills, and a fault."""
+        """Read the folder if it has changed. One that cannot be read has no skills, and a fault."""
         survey = await asyncio.to_thread(survey_folder, self.folder)
         if survey == self._survey:
             return
@@ -333,7 +333,7 @@ def _is_inside(folder: Path, path: str) -> bool:
 def _read_bytes(folder: Path, path: str, most: int) -> bytes:
     """Return the bytes of the regular file *path* in *folder*; links within it are followed. Raises InvalidSkill.
 
-    What a link leads to is looked up once, and then opened part by part without following any.
+    The path without links is looked up once, and then opened part by part without following any.
     """
     root = os.path.realpath(folder)
     real = os.path.realpath(f"{root}/{path}")

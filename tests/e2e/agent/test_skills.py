@@ -170,7 +170,7 @@ async def test_the_commands_name_what_there_is(tmp_path: Path) -> None:
     model = HeldScriptModel()
     async with gateway(home=tmp_path, model=model) as parlour:
         ask = parlour.channel.ask
-        assert await ask("c", "/skills") == "There are no skills. The bot's operator adds them as folders."
+        assert await ask("c", "/skills") == "Nobody has added skills yet; the bot's operator does, as folders."
         write_skill(tmp_path / "skills", "invoices")
         write_skill(tmp_path / "skills", "letters", b"broken")
         await parlour.app.profiles.skills.reload()
@@ -181,7 +181,7 @@ async def test_the_commands_name_what_there_is(tmp_path: Path) -> None:
         in_group = await ask("g", "/skills", group=True)
         assert "cannot be used" not in in_group
         unknown = await ask("c", "/skill **x**`y` do it")
-        assert unknown == "There is no skill `**x**'y`. There are: `invoices`."
+        assert unknown == "I don't know the skill `**x**'y`. Available: `invoices`."
     assert model.asked == []
 
 
