@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -160,6 +160,23 @@ class PersonPanels(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnUsage:
+    """Tokens of the model calls of a turn; `tokens_cached` is a part of `tokens_in`."""
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsideAnswer:
+    """A model's answer that belongs to no conversation."""
+
+    text: str
+    usage: TurnUsage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
     """Arguments a channel is built from."""
 
@@ -180,6 +197,11 @@ class ChannelContext:
     reply_policies: ReplyPolicies | None = None  # None = the block's policy everywhere
     windows: WorkerWindows | None = None  # of this channel at other workers; None = there are none
     connections: WorkerConnections | None = None  # of all workers; None = there are no others
+    # The tokens of a turn that began at a time. Raises StoreUnavailable.
+    turn_usage: Callable[[str, datetime], Awaitable[TurnUsage]] | None = None
+    # A model's answer to the text of a message, within its sender's caps; nothing is stored of either. None: its sender
+    # is not admitted. Raises CapReached and ModelFailed.
+    answer_aside: Callable[[InboundMessage], Awaitable[AsideAnswer | None]] | None = None
 
     @property
     def is_shared(self) -> bool:

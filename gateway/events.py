@@ -236,6 +236,7 @@ class QuoteKind(StrEnum):
 
     ANSWERED = "answered"  # a reply
     SHARED = "shared"  # another message is shown in it
+    INSTRUCTIONS = "instructions"  # of the program that its sender writes with, for this conversation; their own words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

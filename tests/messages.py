@@ -23,7 +23,7 @@ from string import Formatter
 from agent.tools.call_record import CallOutcome
 from agent.tools.rights import RefusalRule
 from agent.turns.chat_profiles import ModelChoiceOrigin
-from channels.web.files import UploadRefusalReason
+from channels.kit.uploads import UploadRefusalReason
 from channels.web.logins import LoginOutcome
 from gateway.alerts.alert_state import REASONS, TURN_FAILURES
 from gateway.errors import FailureCause, ModelAbility

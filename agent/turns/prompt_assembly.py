@@ -50,6 +50,7 @@ _BACKGROUND_ENDS = "[end of the background]"
 _QUOTE_HEADS = {
     QuoteKind.ANSWERED: "the message that is answered here",
     QuoteKind.SHARED: "the message that is shared here",
+    QuoteKind.INSTRUCTIONS: "instructions of the program that this is written with, for this conversation",
 }
 
 
@@ -256,7 +257,12 @@ class PromptAssembler:
             seen=build.format_time(row.accepted_at),
             origin=UNTRUSTED if message.is_forwarded else "user",
             files=list(files) or None,
-            quoted=build_quoted(message, background, lambda each: message_header(each, zone, names)) or None,
+            quoted=_unless_read(
+                message,
+                turn.conversation.lines,
+                build_quoted(message, background, lambda each: message_header(each, zone, names)),
+            )
+            or None,
             quoted_origin=UNTRUSTED if is_untrusted else None,
         )
 
@@ -386,8 +392,19 @@ def build_quoted(
     if message.quoted.strip() or message.quoted_files:
         name = clean_name(message.quoted_name)
         head = f"[{_QUOTE_HEADS[message.quote_kind]}{', by ' * bool(name)}{name}]"
-        parts.append(f"{head}\n{_quote(_with_files(message.quoted[:MOST_OF_ONE].strip(), message.quoted_files))}")
+        # Instructions are the sender's own, and their channel bounds them: half of them would be others.
+        most = None if message.quote_kind is QuoteKind.INSTRUCTIONS else MOST_OF_ONE
+        parts.append(f"{head}\n{_quote(_with_files(message.quoted[:most].strip(), message.quoted_files))}")
     return "\n".join(parts)
+
+
+def _unless_read(message: InboundMessage, lines: Sequence[Line], quoted: str) -> str:
+    """Return *quoted*, or "" for instructions that the model reads in *lines* already: programs send them each time."""
+    if message.quote_kind is not QuoteKind.INSTRUCTIONS or message.replaces:  # that may take the earlier ones away
+        return quoted
+    head = f"[{_QUOTE_HEADS[QuoteKind.INSTRUCTIONS]}]"
+    earlier = (str(line.get("quoted") or "") for line in reversed(lines) if line.get("role") == "user")
+    return "" if next((each for each in earlier if each.startswith(head)), "") == quoted else quoted
 
 
 def select_background(

@@ -2,9 +2,9 @@
 
 `lookups` expiring look-ups, `reactions` acknowledging reactions, which no kill leaves, `followed_threads` threads that
 need no mention, `pending_responses` presses and commands, `background` tasks, typing indicators, token buckets and
-limits for each person or chat, `bodies` request bodies, files and receipts. The validators of settings are here: the
-shape of tokens and addresses, and what to do about a wrong one. Use them as
-`Annotated[SecretStr | None, secret_matching(...)]`.
+limits for each person or chat, `bodies` request bodies, files and receipts, `uploads` files that wait for their
+message. The validators of settings are here: the shape of tokens and addresses, and what to do about a wrong one. Use
+them as `Annotated[SecretStr | None, secret_matching(...)]`.
 
 Token buckets are our own because aiolimiter can only wait: delivery needs the delay as a number (`RetryLater`), and
 previews are dropped while few calls are left.
@@ -18,6 +18,7 @@ import re
 
 from pydantic import AfterValidator, SecretStr
 
+_PERSON_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}\Z")
 _EMPTY = "is empty; give it a value, or remove it"
 
 
@@ -50,3 +51,8 @@ def text_matching(pattern: str, error: str) -> AfterValidator:
         return text
 
     return AfterValidator(check)
+
+
+def is_person_name(text: str) -> bool:
+    """Return True if *text* can name a user of the page and of the API: it fits a session key."""
+    return _PERSON_NAME.match(text) is not None

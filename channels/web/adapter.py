@@ -13,10 +13,12 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from channels.kit.background import KeyedSlots
-from channels.web.files import FileDownload, ServedFiles, WebUploads
+from channels.kit import is_person_name
+from channels.kit.uploads import WebUploads
+from channels.web.files import FileDownload, ServedFiles
 from channels.web.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.web.frame_codec import Frame, encode_shared, safe_file_name, shown_file, trouble_line
-from channels.web.logins import StoredLogin, WebLogins, is_name
+from channels.web.logins import StoredLogin, WebLogins
 from channels.web.windows import ClientConnection, SharedFrame
 from gateway.channel import ChannelContext
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
@@ -98,7 +100,7 @@ class WebChannel(FrameChannel):
         """Return a login code: ten minutes, once; the owner's without a *name*. Raises UserError for a bad one."""
         if name == OWNER:
             raise UserError(f"{OWNER!r} is the name of the owner; omit --as to log in as the owner")
-        if name and not is_name(name):
+        if name and not is_person_name(name):
             raise UserError(f"{name!r} is not a valid name; use at most 32 of a-z, 0-9, dots and dashes, such as ann")
         return await self.logins.issue_code(name or OWNER)
 

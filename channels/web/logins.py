@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -42,7 +41,6 @@ MOST_LOGINS = 100
 _LOGIN = f"{CACHED_NOTES}login."
 _CODE = "code."
 _OLD_NOTE = "logins"
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}\Z")
 
 
 class LoginOutcome(StrEnum):
@@ -69,11 +67,6 @@ class ActiveLogin:
     who: str
     browsers: int
     until: datetime
-
-
-def is_name(text: str) -> bool:
-    """Return True if *text* is a valid user name: lower-case letters, digits and signs that fit a session key."""
-    return _NAME.match(text) is not None
 
 
 class WebLogins:

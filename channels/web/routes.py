@@ -29,8 +29,9 @@ from starlette.websockets import WebSocket
 
 from channels.kit.background import SlotsTaken
 from channels.kit.bodies import read_body
+from channels.kit.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
-from channels.web.files import LARGEST, DownloadResponse, UploadHeader, UploadRefusalReason, UploadRefused, type_of
+from channels.web.files import DownloadResponse
 from channels.web.frame_codec import safe_file_name
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from gateway.channel import ConversationStore, PersonPanels

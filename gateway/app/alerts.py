@@ -53,7 +53,11 @@ def build_alerts(app: Runtime) -> AlertServices:
             channels=channels,
             connection_states=supervisor.states,
             unreachable=lambda: store.alerts.unreached_chats(now() - STALE),
-            pages=[SessionKey(name, LOCAL_OWNER) for name, policy in app.roster.policies.items() if policy.is_local],
+            pages=[
+                SessionKey(name, LOCAL_OWNER)
+                for name, policy in app.roster.policies.items()
+                if policy.is_local and app.platforms.traits(name).shows_notices
+            ],
         ),
         locale_of=lambda key: (locales.language(key), locales.clock(key)),
         posts=bool(url),

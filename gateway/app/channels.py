@@ -6,29 +6,40 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from starlette.routing import BaseRoute
 
+from agent.llm.chat_model import ChatRequest
 from agent.memory.jobs.job_runner import send_job_report
+from gateway.admission import Admitted
 from gateway.app.console import GatewayPersonPanels, is_console_owner
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
-from gateway.channel import Channel, ChannelContext, ChannelPlugin, SupportsCommandPrefix, SupportsReplay
+from gateway.channel import (
+    AsideAnswer,
+    Channel,
+    ChannelContext,
+    ChannelPlugin,
+    SupportsCommandPrefix,
+    SupportsReplay,
+    TurnUsage,
+)
 from gateway.errors import ParlourError, StoreUnavailable, UserError
-from gateway.events import ChatKind, InboundMessage, Role, Sender, SessionKey
+from gateway.events import ChatKind, InboundMessage, Role, Sender, SessionKey, turn_id
 from gateway.i18n import SLASH, translate
 from gateway.installation import load_entry_points
-from gateway.ports.access import ChatOverride
+from gateway.ports.access import CappedSender, CapReached, ChatOverride
 from gateway.ports.channel import EventOrigin, PlatformEvent, ReplyPolicies, ReplyPolicy
 from gateway.ports.journal import Job
 from gateway.settings import Settings
-from gateway.settings.channel_blocks import PAGE, TERMINAL
+from gateway.settings.channel_blocks import API, PAGE, TERMINAL
 from gateway.settings.chat_settings import ChatOverrides
 
 if TYPE_CHECKING:
+    from channels.api.adapter import ApiChannel
     from channels.web.adapter import WebChannel
     from channels.web.frame_channel import ConsoleChannel
     from gateway.app.runtime import Runtime
@@ -63,6 +74,15 @@ def find_terminals(app: Runtime) -> Sequence[ConsoleChannel]:
     from channels.web.frame_channel import ConsoleChannel  # loaded with the channel
 
     return [each for each in found if isinstance(each, ConsoleChannel)]
+
+
+def find_apis(app: Runtime) -> Sequence[ApiChannel]:
+    """Return the open APIs, that of the block `api` first."""
+    if not (found := _channels_of(app, API)):
+        return ()
+    from channels.api.adapter import ApiChannel  # loaded with the channel
+
+    return [each for each in found if isinstance(each, ApiChannel)]
 
 
 def _channels_of(app: Runtime, platform: str) -> Sequence[Channel]:
@@ -138,6 +158,8 @@ def build_channels(app: Runtime) -> ConfiguredChannels:
                 reply_policies=reply_policies_of(app.chats, name, channel_settings),
                 connections=store.connections,
                 windows=store.windows,
+                turn_usage=partial(turn_usage, app),
+                answer_aside=partial(answer_aside, app),
             )
         )
         channels[name] = channel
@@ -150,6 +172,48 @@ def build_channels(app: Runtime) -> ConfiguredChannels:
     for extra in app.plugins.channels:
         add(extra.name, extra.kind, extra.settings)
     return ConfiguredChannels(channels, routes)
+
+
+async def turn_usage(app: Runtime, turn: str, since: datetime) -> TurnUsage:
+    """Return the tokens of a turn that began *since*."""
+    tokens_in, tokens_out, tokens_cached = await app.store.usage.of_turn(turn, since=since)
+    return TurnUsage(tokens_in=tokens_in, tokens_out=tokens_out, tokens_cached=tokens_cached)
+
+
+async def answer_aside(app: Runtime, message: InboundMessage) -> AsideAnswer | None:
+    """Return the default model's answer to the text of *message* alone, as a turn of its sender's caps.
+
+    Nothing of it is stored but its tokens. None: the sender is not admitted. Raises CapReached and ModelFailed.
+    """
+    context = app.context_of(message)
+    decision = app.judge.decide(message, context)
+    if not isinstance(decision, Admitted):
+        return None
+    sender = CappedSender(
+        account=context.account,
+        accounts=context.accounts,
+        is_named=decision.is_named,
+        caps=context.overrides.caps,
+        chat_caps=context.parent_overrides.caps,
+    )
+    turn = turn_id(message)
+    if (exceeded := await app.caps.admit_turn(message, turn, sender)) is not None:
+        raise CapReached(exceeded)
+    try:
+        request = ChatRequest(
+            messages=[{"role": "user", "content": message.text}],
+            turn=turn,
+            account=context.account,
+            chat=str(message.key),
+            max_tokens=_MOST_ASIDE_TOKENS,
+            language=app.locales.language(message.key),
+        )
+        reply = await app.models.default.complete(request)
+    finally:
+        app.caps.end_turn(turn)
+    tokens = reply.tokens
+    usage = TurnUsage(tokens_in=tokens.input, tokens_out=tokens.output, tokens_cached=tokens.cached)
+    return AsideAnswer(text=app.redactor.redact(reply.text), usage=usage)
 
 
 def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str]:
@@ -172,6 +236,7 @@ def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str
 
 log = structlog.get_logger(__name__)
 
+_MOST_ASIDE_TOKENS = 2_000  # of an answer beside conversations: a title or a few questions
 _READY_INTERVAL = timedelta(seconds=1)  # until a channel is connected to its platform
 _STORE_RETRY = timedelta(seconds=5)
 

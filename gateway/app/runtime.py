@@ -53,6 +53,7 @@ from gateway.app.channels import (
     QuarantineRetrier,
     build_channels,
     build_command_prefix,
+    find_apis,
     find_pages,
     find_terminals,
     platforms_of,
@@ -99,6 +100,7 @@ from gateway.web.server import HealthEndpoints, WebServer
 from gateway.web_console.console_routes import WebConsole
 
 if TYPE_CHECKING:
+    from channels.api.adapter import ApiChannel
     from channels.web.adapter import WebChannel
     from channels.web.frame_channel import ConsoleChannel
     from gateway.store.sql_store import SqlStore
@@ -181,7 +183,11 @@ class Runtime:
     def owner_chats(self) -> OwnerChats:
         """Addresses of owners."""
         blocks = self.settings.channels
-        enabled = {name for name in self.platforms if name not in blocks or blocks[name].enabled}
+        enabled = {
+            name
+            for name in self.platforms
+            if (name not in blocks or blocks[name].enabled) and self.platforms.traits(name).shows_notices
+        }
         return OwnerChats(self.roster, self.store.records, self.store.links, self.platforms, enabled)
 
     @cached_property
@@ -396,6 +402,11 @@ class Runtime:
     def chat_pages(self) -> Sequence[WebChannel]:
         """Chat pages, that of the block `web` first."""
         return find_pages(self)
+
+    @cached_property
+    def apis(self) -> Sequence[ApiChannel]:
+        """APIs for programs, that of the block `api` first."""
+        return find_apis(self)
 
     @cached_property
     def terminals(self) -> Sequence[ConsoleChannel]:

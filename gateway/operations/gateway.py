@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gateway.control import ControlConnection, Line
-from gateway.control.registry import argument, operation, option, plain, rows
+from gateway.control.registry import AuditRule, argument, operation, option, plain, rows
 from gateway.errors import FileUnavailable, UserError
 from gateway.events import Role, short_turn_id
 from gateway.i18n.formats import format_usage
 from gateway.installation import program_version
 from gateway.operations.group import OperationGroup, parse_chat
+from gateway.ports.journal import Job
 from gateway.settings.channel_blocks import PAGE
 from gateway.text.text_units import strip_control_characters
 
 if TYPE_CHECKING:
+    from channels.api.adapter import ApiChannel
+    from channels.api.keys import ApiKey
     from channels.web.adapter import WebChannel
     from gateway.app.runtime import Runtime
 
@@ -104,6 +107,10 @@ def _login_row(line: Line) -> str:
 
 def _browsers(count: int) -> str:
     return "1 browser" if count == 1 else f"{count} browsers"
+
+
+def _key_row(line: Line) -> str:
+    return f"{line['id']:10} {line['who']:24} since {str(line['created_at'])[:16].replace('T', ' ')} UTC"
 
 
 # -- operations --------------------------------------------------------------------------------------
@@ -302,6 +309,67 @@ class GatewayOperations(OperationGroup):
                 f"no user {who!r} is logged in or has a valid login code; `parlour web logins` lists all logins"
             )
         yield {"who": who, "browsers": browsers}
+
+    @operation("web key", makes_home=True, show=rows(lambda line: line["key"]))
+    async def create_key(
+        self,
+        as_: Annotated[str | None, option("For this person, who is not an owner.", metavar="NAME")] = None,
+    ) -> AsyncIterator[Line]:
+        """Print a new key of the API, which is shown this once; without --as it is the owner's.
+
+        The key is the same person as the user of the page with this name, with one memory.
+        """
+        if as_ == "":  # as for a login
+            raise UserError("--as needs a name, such as ann; without --as, the key is the owner's")
+        api = self._api()
+        secret, key = await api.create_key(as_ or "")
+        await self._join_accounts(api.name, key)
+        yield {"key": secret, "id": key.id, "who": key.who}
+
+    async def _join_accounts(self, channel: str, key: ApiKey) -> None:
+        """Make the person of *key* one with the user of the page, as `/link` would, at their first key."""
+        from agent.memory.account_links.account_linker import LINK
+
+        app = self._app
+        accounts = [app.roster.account(channel, key.who), app.roster.account(PAGE, key.who)]
+        is_first = [each.who for each in self._api().keys.all()].count(key.who) == 1
+        links = app.store.links
+        if app.settings.memory.isolation == "shared" or not is_first:
+            return
+        if links.person(accounts[0]) != links.person(accounts[1]):
+            payload = {"accounts": [each.name for each in accounts]}
+            job = Job(id=f"link:key:{key.id}", kind=LINK, scope="", payload=payload, due_at=app.store.journal.now())
+            await app.store.jobs.put(job)
+
+    @operation(
+        "web keys", Role.OWNER, show=rows(_key_row, empty="there is no key; `parlour web key --as NAME` makes one")
+    )
+    async def keys(self) -> AsyncIterator[Line]:
+        """List the keys of the API, without their secrets."""
+        for each in self._app.apis[0].keys.all() if self._app.apis else ():
+            yield {"id": each.id, "who": each.who, "created_at": each.created_at.isoformat()}
+
+    @operation(
+        "web revoke",
+        Role.OWNER,
+        audit=AuditRule.CALL,
+        subject="key",
+        show=rows(lambda line: f"key {line['id']} of {line['who']} is revoked"),
+    )
+    async def revoke_key(
+        self, key: Annotated[str, argument("Its id in `parlour web keys`, or NAME for all keys of a person.")]
+    ) -> AsyncIterator[Line]:
+        """Revoke a key of the API, or all keys of a person."""
+        gone = await self._api().keys.revoke(key)
+        if not gone:
+            raise UserError(f"there is no key {key!r}; `parlour web keys` lists them")
+        for each in gone:
+            yield {"id": each.id, "who": each.who}
+
+    def _api(self) -> ApiChannel:
+        if not self._app.apis:
+            raise self._absent("the API is disabled; set PARLOUR_CHANNELS__API__ENABLED=true and restart")
+        return self._app.apis[0]
 
     def _page(self) -> WebChannel:
         if not self._app.chat_pages:

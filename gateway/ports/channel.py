@@ -153,6 +153,7 @@ class PlatformTraits:
     has_teams: bool = False  # user ids are unique within a team only, which is part of the account
     is_local: bool = False  # reached on this machine: its user `owner` is the owner of the bot
     has_uploads: bool = False  # files can be uploaded to the gateway before they are sent
+    shows_notices: bool = True  # people see what is said to them without a question
     saves_files: bool = False  # files that the bot sends are saved in the home's downloads folder
 
     def is_group(self, key: SessionKey) -> bool:

@@ -22,6 +22,7 @@ from gateway.settings.setting_types import FrozenModel, GroupPolicy, ReplyIn, sp
 BLOCK_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
 PAGE, TERMINAL = "web", "console"  # names and kinds of the two channels that every installation has
 ALWAYS_THERE = (PAGE, TERMINAL)
+API = "api"
 _BUILT_TOOLS = frozenset({"skill", "web_fetch", "web_search"})  # built from settings, without entry points
 
 # Ids of a kind that says nothing about its own.

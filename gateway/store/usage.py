@@ -24,6 +24,11 @@ _SETTLE = (
 )
 _OF_MODELS = f"(substr(purpose, 1, {len(TOOL_CALLS)}) != '{TOOL_CALLS}')"
 _OF_TURN = sql("SELECT", _COLUMNS, "FROM usage WHERE turn = ? AND", _OF_MODELS, "ORDER BY at, rowid")
+_TOKENS_OF_TURN = sql(
+    "SELECT coalesce(sum(tokens_in), 0), coalesce(sum(tokens_out), 0), coalesce(sum(tokens_cached), 0)",
+    "FROM usage WHERE at >= ? AND turn = ? AND",
+    _OF_MODELS,
+)
 _SUMS = (
     "sum(calls), sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
     "CASE WHEN count(cost) = count(*) THEN sum(cost) END"
@@ -156,6 +161,16 @@ class SqlUsage:
         return tuple(
             {"purpose": columns[0], **_total("model", (unquote(columns[1]), *columns[2:]))} for columns in found
         )
+
+    async def of_turn(self, turn: str, *, since: datetime) -> tuple[int, int, int]:
+        """Return the tokens of a turn that began *since*: in, out, and the cached part of those in.
+
+        Reads the calls since then.
+        """
+        columns = (micros(since), quote(turn))
+        found = await self._engine.writer.submit(lambda database: database.execute(_TOKENS_OF_TURN, columns).fetchone())
+        tokens_in, tokens_out, tokens_cached = map(int, found)
+        return tokens_in, tokens_out, tokens_cached
 
     async def tool_calls(self, *, since: datetime) -> Mapping[tuple[str, str], int]:
         """Return the number of counted tool calls, by account name and kind of tool."""

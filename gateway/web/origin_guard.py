@@ -139,6 +139,9 @@ _WILDCARDS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, nev
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 # Under this path platforms call us: they have no page and no cookie, and prove themselves by a secret of their own.
 HOOKS = "/hooks/"
+# Programs call us under this one, with a key in a header that no browser adds by itself. They may do so by any name
+# that leads here, such as a container's.
+API = "/v1/"
 # Probes and scrapers ask by an address or a service name. These routes judge the name themselves (`is_known_host`).
 _ANY_NAME = frozenset({"/healthz", "/readyz", "/metrics"})
 _NAME_REFUSED = "This server does not go by that name. Its public address is set by PARLOUR_WEB__PUBLIC_URL.\n"
@@ -237,6 +240,7 @@ class OriginGuardMiddleware:
 
     def _refusal(self, scope: Scope, arrival: ResolvedRequest, *, is_known: bool) -> Response | None:
         has_any_name = scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and arrival.path in _ANY_NAME
+        has_any_name = has_any_name or (scope["type"] == "http" and arrival.path.startswith(API))
         if not is_known and not has_any_name:
             return refuse_name()
         if not self._may_act(scope, arrival):
@@ -250,8 +254,9 @@ class OriginGuardMiddleware:
         origins: Iterable[str] = Headers(scope=scope).getlist("origin")
         if all(self._policy.admits(origin, arrival.host) for origin in origins):
             # Browsers send the origin with every POST and WebSocket; a request without one is not from our page.
-            is_harmless = scope["type"] == "http" and (scope["method"] in _SAFE or arrival.path.startswith(HOOKS))
-            return bool(origins) or is_harmless
+            is_harmless = scope["method"] in _SAFE if scope["type"] == "http" else False
+            is_keyed = scope["type"] == "http" and arrival.path.startswith((HOOKS, API))
+            return bool(origins) or is_harmless or is_keyed
         return False
 
 

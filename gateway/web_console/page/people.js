@@ -13,9 +13,10 @@ const STANDINGS = {
 export async function people({ again, act, path }) {
   const one = new URLSearchParams(path.replace(/^\?/, "")).get("who");
   if (one) return person(one, { again, act });
-  const [pending, visitors, listed, quotas, audit] = await Promise.all([
+  const [pending, visitors, keys, listed, quotas, audit] = await Promise.all([
     call("people pending"),
     call("web logins"),
+    call("web keys"),
     call("people list"),
     call("people quota"),
     call("people audit", { limit: 50 }),
@@ -23,6 +24,14 @@ export async function people({ again, act, path }) {
   const name = (each) => `${each.channel}:${each.who}`;
 
   const decide = decider({ again, act });
+  const revoke = (each) => async () => {
+    if (!(await ask(`Revoke the key ${each.id} of ${each.who}? Programs that have it are refused.`, "Revoke"))) return;
+    await act(async () => {
+      await call("web revoke", { key: each.id });
+      return `The key ${each.id} is revoked`;
+    });
+    await again();
+  };
   const who = h("input", { id: "allow-who", name: "who", required: true, maxlength: 200, autocomplete: "off", placeholder: "telegram:42" });
   const form = h(
     "form",
@@ -96,6 +105,20 @@ export async function people({ again, act, path }) {
         ],
         visitors,
         "Nobody is logged in to the page.",
+      ),
+    ),
+    section(
+      "Keys of the API",
+      table(
+        "Keys of programs, each of which is a person",
+        [
+          ["Key", (each) => each.id],
+          ["Who", (each) => linkTo(`api:${each.who}`, `api:${each.who}`)],
+          ["Since", (each) => time(each.created_at)],
+          ["Revoke", (each) => button("Revoke", revoke(each), { "aria-label": `Revoke the key ${each.id}` })],
+        ],
+        keys,
+        "There is no key of the API.",
       ),
     ),
     section(

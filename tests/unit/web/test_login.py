@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from channels.kit import is_person_name
 from channels.web import plugin as web_kind
 from channels.web.adapter import WebChannel
 from channels.web.logins import (
@@ -21,7 +22,6 @@ from channels.web.logins import (
     LoginOutcome,
     StoredLogin,
     WebLogins,
-    is_name,
 )
 from gateway.errors import UserError
 from tests.fakes.web_services import FakePageServices, FakeState
@@ -230,7 +230,7 @@ async def test_who_is_in_is_shown_and_put_out(logins: WebLogins, state: FakeStat
 @pytest.mark.parametrize(("text", "expected"), NAMES)
 def test_a_name_is_an_id(text: str, expected: bool) -> None:
     """Fit for a session key and a file's name, and never nearly another one."""
-    assert is_name(text) is expected
+    assert is_person_name(text) is expected
 
 
 async def test_a_code_is_never_issued_for_what_is_no_name() -> None:

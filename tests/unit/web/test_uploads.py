@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from channels.kit.uploads import LARGEST, MOST
 from channels.web.adapter import WebChannel
-from channels.web.files import LARGEST, MOST
 from channels.web.routes import page
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment

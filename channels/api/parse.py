@@ -1,0 +1,330 @@
+"""Requests of OpenAI's protocol, read into what is new in them. Pure; refuses with an `ApiError`, and never guesses.
+
+A client sends the whole conversation again with each message, but ours is stored here. So only the user messages behind
+the last assistant message are taken. What stands before them names their place in the conversation: another text at
+the same place is another version of that message.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.errors import ParlourError
+from gateway.events import short_id
+from gateway.text import sanitize
+
+MODEL = "parlour"
+MOST_MESSAGES = 2_000  # of one request
+LONGEST_TEXT = 100_000  # characters of a message
+LONGEST_INSTRUCTIONS = 16_000  # characters of all system messages together
+LONGEST_KEY = 256  # characters of an Idempotency-Key
+MOST_IMAGES = 10
+LARGEST_IMAGE = 8_000_000  # bytes
+_LONGEST_USER = 256  # characters
+_CHAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+_DATA_URL = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,", re.ASCII)
+_ID = re.compile(r"([a-z]+)[-_]([A-Za-z0-9_-]{1,400})\Z", re.ASCII)
+_SYSTEM = frozenset({"system", "developer"})
+_TOOLS = frozenset({"tool", "function"})
+_ENDINGS = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
+# Accepted without effect: they tune a model, and ours is set by the operator. A client is told in a header.
+_IGNORED = (
+    *("frequency_penalty", "presence_penalty", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "logit_bias"),
+    *("max_tokens", "max_completion_tokens", "max_output_tokens", "reasoning", "reasoning_effort", "verbosity", "text"),
+    *("tools", "functions", "parallel_tool_calls", "response_format", "modalities", "audio", "prediction", "logprobs"),
+    *("top_logprobs", "service_tier", "store", "include", "truncation", "background"),
+)
+# The forms of requests that programs make beside a conversation: titles, tags, follow-ups. Each is a whole user message
+# without a history. Open WebUI's begin alike, and enclose the conversation; LibreChat's have sentences of their own.
+_ASIDES = (
+    re.compile(r"### Task:\s.*<chat_history>.*</chat_history>", re.DOTALL),
+    re.compile(r"Provide a concise, 5-word-or-less title for the conversation,.*return the title itself", re.DOTALL),
+    re.compile(r"Analyze this conversation and provide:.*concise title", re.DOTALL),
+    re.compile(r"Please generate a concise title \(max 40 characters\) for a conversation that starts with"),
+)
+
+
+class ApiError(ParlourError):
+    """A request is refused. The text says what is wrong and how to mend it, for the developer of the client."""
+
+    def __init__(self, text: str, *, status: int = 400, code: str = "", param: str = "", retry_after: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after  # seconds; 0 = no such header
+
+
+def busy(text: str, *, seconds: int) -> ApiError:
+    """Return the error of a limit: the same request may be sent after *seconds*."""
+    return ApiError(text, status=429, code="rate_limit_exceeded", retry_after=seconds)
+
+
+def unavailable(text: str, *, seconds: int = 5) -> ApiError:
+    """Return the error of a fault of ours: the same request may be sent after *seconds*."""
+    return ApiError(text, status=503, code="unavailable", retry_after=seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestImage:
+    """An image of a message."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiRequest:
+    """What is new in one request."""
+
+    text: str
+    images: tuple[RequestImage, ...] = ()
+    instructions: str = ""  # of system messages
+    place: str = ""  # names what stands before the message; "" if nothing does
+    said: str = ""  # names the message
+    user: str = ""
+    after: str = ""  # id of the response that it follows, of /v1/responses
+    is_stream: bool = False
+    wants_usage: bool = False  # in a stream
+    is_aside: bool = False  # about a conversation, not a part of one
+    ignored: tuple[str, ...] = ()  # fields without effect
+
+
+def read_json(body: bytes) -> Mapping[str, Any]:
+    """Return the object of a request body."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ApiError("the body is not valid JSON; send one JSON object in UTF-8", code="invalid_json") from None
+    if not isinstance(found, Mapping):
+        raise ApiError("the body must be a JSON object", code="invalid_json")
+    return found
+
+
+def read_chat(body: Mapping[str, Any]) -> ApiRequest:
+    """Read a request of /v1/chat/completions."""
+    options = body.get("stream_options") or {}
+    if not isinstance(options, Mapping):
+        raise ApiError("stream_options must be an object", param="stream_options")
+    n = body.get("n")
+    if n not in (None, 1):
+        raise ApiError("n must be 1: each request has one answer", param="n")
+    return _read(body, body.get("messages"), "messages", wants_usage=bool(options.get("include_usage")))
+
+
+def read_response(body: Mapping[str, Any]) -> ApiRequest:
+    """Read a request of /v1/responses."""
+    given = body.get("input")
+    messages: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else given  # type: ignore[assignment]
+    if isinstance(messages, list):
+        # Reasoning and calls of a history are no messages.
+        messages = [
+            each for each in messages if not isinstance(each, Mapping) or each.get("type", "message") == "message"
+        ]
+        if instructions := body.get("instructions"):
+            messages = [{"role": "system", "content": instructions}, *messages]
+    after = body.get("previous_response_id") or ""
+    if not isinstance(after, str):
+        raise ApiError("previous_response_id must be a string", param="previous_response_id")
+    if after and body.get("conversation"):
+        raise ApiError("send either previous_response_id or conversation", param="conversation")
+    if body.get("background"):
+        raise ApiError("background is not supported; POST /v1/messages, and poll the answer", param="background")
+    conversation = body.get("conversation")
+    user = conversation.get("id") if isinstance(conversation, Mapping) else conversation
+    return _read({**body, "user": user or body.get("user")}, messages, "input", after=after, wants_usage=True)
+
+
+def read_message(body: Mapping[str, Any]) -> ApiRequest:
+    """Read a request of POST /v1/messages: `text`, and `chat` beside it."""
+    unknown = sorted(body.keys() - {"text", "chat"})
+    if unknown:
+        raise ApiError(f"unknown field {unknown[0]!r}; a message has `text` and, if it likes, `chat`", param=unknown[0])
+    text = body.get("text")
+    if not isinstance(text, str):
+        raise ApiError("text must be a string", param="text")
+    chat = body.get("chat") or ""
+    return ApiRequest(text=_checked(text, "text"), user=read_chat_name(chat, "chat") if chat else "")
+
+
+def read_chat_name(text: object, param: str) -> str:
+    """Return the name of a conversation."""
+    if not isinstance(text, str) or not _CHAT.match(text):
+        raise ApiError(
+            f"{param} must be 1 to 64 of A-Z, a-z, 0-9, dots, dashes and underscores, and begin with a letter or digit",
+            param=param,
+        )
+    return text
+
+
+def read_idempotency_key(text: str) -> str:
+    """Return the message id that an Idempotency-Key stands for."""
+    if not text or len(text) > LONGEST_KEY:
+        raise ApiError(f"Idempotency-Key must have 1 to {LONGEST_KEY} characters", param="Idempotency-Key")
+    return f"k{short_id(text, 32)}"
+
+
+def write_id(kind: str, chat: str, message_id: str) -> str:
+    """Return the public id of a message, its completion or response: the conversation and the message in it."""
+    separator = "-" if kind == "chatcmpl" else "_"
+    text = base64.urlsafe_b64encode(f"{chat} {message_id}".encode()).decode().rstrip("=")
+    return f"{kind}{separator}{text}"
+
+
+def read_id(text: str) -> tuple[str, str] | None:
+    """Return conversation and message of a public id; None for any other text."""
+    found = _ID.match(text)
+    if found is None:
+        return None
+    try:
+        chat, _, message_id = base64.urlsafe_b64decode(f"{found[2]}==").decode("ascii").partition(" ")
+    except (binascii.Error, ValueError):
+        return None
+    return (chat, message_id) if _CHAT.match(chat) and re.fullmatch(r"[A-Za-z0-9._-]{1,128}", message_id) else None
+
+
+def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage: bool, after: str = "") -> ApiRequest:
+    model = body.get("model")
+    if not isinstance(model, str) or not model:
+        raise ApiError(f"model is missing; the only one here is {MODEL!r}", param="model")
+    if model != MODEL:
+        raise ApiError(
+            f"the model {model[:80]!r} does not exist here; use {MODEL!r}, and choose what is behind it by `/model`",
+            status=404,
+            code="model_not_found",
+            param="model",
+        )
+    choice = body.get("tool_choice")
+    if choice not in (None, "auto", "none"):
+        raise ApiError(
+            "tool_choice cannot force a tool: the bot has its own tools, and calls none of a client",
+            param="tool_choice",
+        )
+    if not isinstance(messages, list) or not messages:
+        raise ApiError(f"{param} must be a list with at least one message", param=param)
+    if len(messages) > MOST_MESSAGES:
+        raise ApiError(f"{param} has more than {MOST_MESSAGES} messages; leave out the oldest", param=param)
+    roles = [_role(each, f"{param}[{n}]") for n, each in enumerate(messages)]
+    start = max((n + 1 for n, role in enumerate(roles) if role == "assistant"), default=0)
+    tail = [n for n in range(start, len(messages)) if roles[n] not in _SYSTEM]
+    if not tail:
+        raise ApiError(f"{param} must end with a message of the role user: there is nothing to answer", param=param)
+    texts: list[str] = []
+    images: list[RequestImage] = []
+    for n in tail:
+        if roles[n] in _TOOLS:
+            raise ApiError(
+                "the bot has called no tool of this client, so there is no result to take", param=f"{param}[{n}]"
+            )
+        _read_content(messages[n].get("content"), f"{param}[{n}].content", texts, images)
+    text = "\n\n".join(filter(None, texts))
+    history = [n for n in range(start) if roles[n] not in _SYSTEM]
+    system = [_plain(messages[n], f"{param}[{n}].content") for n, role in enumerate(roles) if role in _SYSTEM]
+    is_aside = not history and not images and any(form.match(text.lstrip()) for form in _ASIDES)
+    instructions = "\n\n".join(each.strip() for each in system if each.strip())
+    if len(instructions) > LONGEST_INSTRUCTIONS:
+        raise ApiError(f"the system messages have more than {LONGEST_INSTRUCTIONS} characters together", param=param)
+    return ApiRequest(
+        text=_checked(text, param, has_images=bool(images)),
+        images=tuple(images),
+        instructions=sanitize(instructions),
+        place=_digest([after]) if after else _digest([messages[n] for n in history]) if history else "",
+        said=_digest([text, *(hashlib.sha256(each.data).hexdigest() for each in images)]),
+        user=_user(body.get("user")),
+        after=after,
+        is_stream=bool(body.get("stream")),
+        wants_usage=wants_usage,
+        is_aside=is_aside,
+        ignored=tuple(name for name in _IGNORED if body.get(name) not in (None, [], {}, False)),
+    )
+
+
+def _role(message: object, param: str) -> str:
+    role = message.get("role") if isinstance(message, Mapping) else None
+    if role not in ("user", "assistant", *_SYSTEM, *_TOOLS):
+        raise ApiError(
+            f"{param} must be an object whose role is system, developer, user, assistant or tool", param=param
+        )
+    return str(role)
+
+
+def _plain(message: Mapping[str, Any], param: str) -> str:
+    texts: list[str] = []
+    images: list[RequestImage] = []
+    _read_content(message.get("content"), param, texts, images)
+    if images:
+        raise ApiError("only messages of the role user can have images", param=param)
+    return "\n".join(texts)
+
+
+def _read_content(content: object, param: str, texts: list[str], images: list[RequestImage]) -> None:
+    if isinstance(content, str):
+        texts.append(content)
+        return
+    if not isinstance(content, list):
+        raise ApiError(f"{param} must be a string or a list of content parts", param=param)
+    for n, part in enumerate(content):
+        where = f"{param}[{n}]"
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind in ("image_url", "input_image"):
+            images.append(_image(part.get("image_url"), where, len(images)))
+            if len(images) > MOST_IMAGES:
+                raise ApiError(f"a message has at most {MOST_IMAGES} images", param=where)
+        else:
+            raise ApiError(
+                f"{where} must be a part of the type text or image_url; others are not supported", param=where
+            )
+
+
+def _image(given: object, param: str, n: int) -> RequestImage:
+    url = given.get("url") if isinstance(given, Mapping) else given
+    found = _DATA_URL.match(url[:64]) if isinstance(url, str) else None
+    if not isinstance(url, str) or found is None:
+        raise ApiError(
+            "an image must be a data: URL with base64 of a PNG, JPEG, GIF or WebP; addresses are not fetched",
+            code="invalid_image_url",
+            param=param,
+        )
+    if len(url) - found.end() > LARGEST_IMAGE * 4 // 3 + 4:
+        raise ApiError(f"an image is larger than {LARGEST_IMAGE // 1_000_000} MB", param=param)
+    try:
+        data = binascii.a2b_base64(url[found.end() :], strict_mode=True)
+    except (binascii.Error, ValueError):
+        raise ApiError("the image is not valid base64", code="invalid_image_url", param=param) from None
+    if not data:
+        raise ApiError("the image is empty", code="invalid_image_url", param=param)
+    return RequestImage(f"image-{n + 1}.{_ENDINGS[found[1]]}", found[1], data)
+
+
+def _user(given: object) -> str:
+    if given in (None, ""):
+        return ""
+    if not isinstance(given, str) or len(given) > _LONGEST_USER:
+        raise ApiError(f"user must be a string of at most {_LONGEST_USER} characters", param="user")
+    return given if _CHAT.match(given) else f"u-{short_id(given)}"
+
+
+def _checked(text: str, param: str, *, has_images: bool = False) -> str:
+    if len(text) > LONGEST_TEXT:
+        raise ApiError(
+            f"the message has more than {LONGEST_TEXT} characters", code="string_above_max_length", param=param
+        )
+    text = sanitize(text).strip()
+    if not text and not has_images:
+        raise ApiError("the message is empty", param=param)
+    return text
+
+
+def _digest(values: Sequence[object]) -> str:
+    encoded = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+    return short_id(hashlib.sha256(encoded).hexdigest(), 12)
