@@ -169,7 +169,7 @@ class TurnUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsideAnswer:
+class StatelessAnswer:
     """A model's answer that belongs to no conversation."""
 
     text: str
@@ -201,7 +201,7 @@ class ChannelContext:
     turn_usage: Callable[[str, datetime], Awaitable[TurnUsage]] | None = None
     # A model's answer to the text of a message, within its sender's caps; nothing is stored of either. None: its sender
     # is not admitted. Raises CapReached and ModelFailed.
-    answer_aside: Callable[[InboundMessage], Awaitable[AsideAnswer | None]] | None = None
+    answer_stateless: Callable[[InboundMessage], Awaitable[StatelessAnswer | None]] | None = None
 
     @property
     def is_shared(self) -> bool:

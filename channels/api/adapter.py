@@ -1,7 +1,7 @@
 """The API's channel: requests become messages of their conversations, and wait for the answers.
 
-The answer is in the conversation, whoever waits for it: a part counts as sent when it was handed to every request that
-waits, even to none. A request that comes again finds its message by its id, and the answer in the store.
+The answer is stored with the conversation, so a part counts as sent when it was passed to every waiting request, even
+to none. A repeated request finds its message by the id, and the answer in the store.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cachetools import LRUCache
 from channels.api.keys import ApiKey, ApiKeys
 from channels.api.parse import ApiError, ApiRequest, RequestImage, busy, read_idempotency_key, unavailable
 from channels.api.render import render
+from channels.kit import is_person_name
 from channels.kit.background import KeyedSlots, SlotsTaken, utc_now
 from channels.kit.bodies import build_receipt
-from channels.kit import is_person_name
 from channels.kit.uploads import UploadHeader, UploadRefused, WebUploads
-from gateway.channel import AsideAnswer, ChannelContext, TurnUsage
+from gateway.channel import ChannelContext, StatelessAnswer, TurnUsage
 from gateway.errors import FileUnavailable, ModelFailed, OutcomeUnknown, StoreUnavailable, UserError
 from gateway.events import (
     Attachment,
@@ -72,7 +72,7 @@ _BUSY_AT_ONCE, _BUSY_WAITING = 1, 15  # messages of one conversation that are be
 
 
 @dataclass(slots=True, eq=False)
-class AnswerWatch:
+class AnswerSubscription:
     """One waiting request, and what its conversation has shown of the answer so far."""
 
     key: SessionKey
@@ -106,8 +106,8 @@ class AnswerWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerText:
-    """The answer so far, all of it if it *is_over*. A preview may begin anew, behind what it has shown."""
+class ApiAnswer:
+    """The answer so far, all of it if it *is_over*. A preview may restart with another text."""
 
     text: str
     is_over: bool = False
@@ -119,14 +119,14 @@ class AnswerText:
 class AcceptedRequest:
     """A request whose message is durable."""
 
-    watch: AnswerWatch
+    subscription: AnswerSubscription
     row: int
     is_repeated: bool
 
     @property
     def chat(self) -> str:
         """The name of the conversation."""
-        return self.watch.key.thread
+        return self.subscription.key.thread
 
 
 class ApiChannel:
@@ -143,7 +143,7 @@ class ApiChannel:
         self.open_requests = KeyedSlots(OPEN_OF_ONE_KEY, waiting_limit=0)
         self._context = context
         self._accepting = KeyedSlots(_BUSY_AT_ONCE, _BUSY_WAITING)
-        self._watches: dict[SessionKey, set[AnswerWatch]] = {}
+        self._subscriptions: dict[SessionKey, set[AnswerSubscription]] = {}
         self._served: LRUCache[tuple[SessionKey, str], None] = LRUCache(_MOST_SERVED)
         self._uploads = WebUploads(context.folder) if context.folder is not None else None
         self._last_stamp = datetime.min.replace(tzinfo=UTC)
@@ -164,9 +164,9 @@ class ApiChannel:
             await asyncio.get_running_loop().create_future()
         finally:
             self._running = False
-            for watch in self._all_watches():
-                watch.is_closing = True
-                watch.news.set()
+            for subscription in self._all_subscriptions():
+                subscription.is_closing = True
+                subscription.news.set()
 
     def is_ready(self) -> bool:
         """Return True while requests are accepted."""
@@ -174,7 +174,7 @@ class ApiChannel:
 
     def is_watched(self, key: SessionKey) -> bool:
         """Return True if a request waits in this conversation, here or at another worker."""
-        return bool(self._watches.get(key)) or (self._shared is not None and self._shared.is_watched(key))
+        return bool(self._subscriptions.get(key)) or (self._shared is not None and self._shared.is_watched(key))
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:  # noqa: ARG002 - the port's signature
         """Return the Markdown of *message*, which clients render, in one part unless it is extremely long."""
@@ -222,36 +222,36 @@ class ApiChannel:
         """Return the conversation *name* of the person of *key*, by default the key's own."""
         return SessionKey(self.name, f"{key.who}/{name or f'key-{key.id}'}")
 
-    async def answer_aside(self, conversation: SessionKey, key: ApiKey, request: ApiRequest) -> AsideAnswer:
+    async def answer_stateless(self, conversation: SessionKey, key: ApiKey, request: ApiRequest) -> StatelessAnswer:
         """Have the model answer a request about a conversation, which is stored nowhere. Raises ApiError."""
-        if self._context.answer_aside is None:
+        if self._context.answer_stateless is None:
             raise unavailable("no model answers here")
         message = self._message(conversation, key, request, message_id=f"aside-{secrets.token_hex(8)}")
         try:
-            answer = await self._context.answer_aside(message)
+            answer = await self._context.answer_stateless(message)
         except CapReached as error:
             raise busy(f"a usage cap is reached ({error}); try again later", seconds=60) from error
         except ModelFailed as error:
             raise ApiError("the model did not answer; try again later", status=502, code="model_failed") from error
         if answer is None:
-            raise _refused("")
+            raise _not_allowed("")
         return answer
 
     @asynccontextmanager
     async def accepted(
         self, conversation: SessionKey, key: ApiKey, request: ApiRequest, *, idempotency_key: str | None, is_retry: bool
     ) -> AsyncIterator[AcceptedRequest]:
-        """Accept the message of *request* durably, and watch for its answer while the context is open.
+        """Accept the message of *request* durably, and subscribe to its answer while the context is open.
 
         Raises ApiError. *is_retry*: the client says that it sends the same request again.
         """
-        watch = AnswerWatch(conversation, "", "")
-        self._watches.setdefault(conversation, set()).add(watch)
+        subscription = AnswerSubscription(conversation, "", "")
+        self._subscriptions.setdefault(conversation, set()).add(subscription)
         try:
             if self._shared is not None:
                 await self._shared.watch(conversation.parent)
             async with self._accepting.hold(str(conversation)):
-                accepted = await self._accept(watch, key, request, idempotency_key, is_retry=is_retry)
+                accepted = await self._accept(subscription, key, request, idempotency_key, is_retry=is_retry)
             yield accepted
         except SlotsTaken:
             raise busy(
@@ -260,34 +260,40 @@ class ApiChannel:
         except StoreUnavailable as error:
             raise unavailable("messages cannot be stored right now; try again later") from error
         finally:
-            self._unwatch(watch)
+            self._unsubscribe(subscription)
 
     async def _accept(
-        self, watch: AnswerWatch, key: ApiKey, request: ApiRequest, idempotency_key: str | None, *, is_retry: bool
+        self,
+        subscription: AnswerSubscription,
+        key: ApiKey,
+        request: ApiRequest,
+        idempotency_key: str | None,
+        *,
+        is_retry: bool,
     ) -> AcceptedRequest:
         if not self._running:
             raise unavailable("the gateway is stopping; try again in a moment")
         if idempotency_key is not None:
             message_id, replaced = read_idempotency_key(idempotency_key), ""
         else:
-            message_id, replaced = await self._identify(watch.key, request, is_retry=is_retry)
-        message = self._message(watch.key, key, request, message_id=message_id, replaces=replaced)
-        watch.message_id, watch.turn = message_id, turn_id(message)
+            message_id, replaced = await self._identify(subscription.key, request, is_retry=is_retry)
+        message = self._message(subscription.key, key, request, message_id=message_id, replaces=replaced)
+        subscription.message_id, subscription.turn = message_id, turn_id(message)
         message = replace(message, attachments=await self._upload(key, request.images))
         result = await self._context.intake.receive(message)
-        line = await self.find_line(watch.key, message_id) if result.is_repeated else None
+        line = await self.find_line(subscription.key, message_id) if result.is_repeated else None
         if idempotency_key is not None:
             _check_same(line, message)
         elif result.is_repeated and line is None:  # of a conversation that was forgotten since
             message = replace(message, message_id=f"{message_id}.{secrets.token_hex(4)}")
-            watch.message_id, watch.turn = message.message_id, turn_id(message)
+            subscription.message_id, subscription.turn = message.message_id, turn_id(message)
             result = await self._context.intake.receive(message)
         if result.verdict is IntakeVerdict.FULL:
-            text = result.line or translate("frames.full", self._context.language(watch.key))
+            text = result.line or translate("frames.full", self._context.language(subscription.key))
             raise busy(text, seconds=10)
         if result.verdict is IntakeVerdict.REJECTED:
-            raise _refused(result.line)
-        return AcceptedRequest(watch=watch, row=result.row, is_repeated=result.is_repeated)
+            raise _not_allowed(result.line)
+        return AcceptedRequest(subscription=subscription, row=result.row, is_repeated=result.is_repeated)
 
     async def _identify(self, key: SessionKey, request: ApiRequest, *, is_retry: bool) -> tuple[str, str]:
         """Return the id of the message of *request*, and the id of the message that it is another version of.
@@ -297,13 +303,13 @@ class ApiChannel:
         """
         lines = await self._context.sessions.displayed_messages(key, limit=_LINES)
         own = [line for line in lines if line.role == "user" and line.message_id]
-        head = f"{request.place or '0'}.{request.said}."
+        head = f"{request.position or '0'}.{request.digest}."
         if own and own[-1].message_id.startswith(head) and self._is_untaken(key, own[-1], is_retry=is_retry):
             return own[-1].message_id, own[-1].replaces
         before = own[-1].message_id if own else lines[-1].id if lines else ""
         replaced = ""
-        if request.place and not find_command(request.text):
-            versions = (line.message_id for line in reversed(own) if line.message_id.startswith(f"{request.place}."))
+        if request.position and not find_command(request.text):
+            versions = (line.message_id for line in reversed(own) if line.message_id.startswith(f"{request.position}."))
             replaced = next(versions, "")
         return f"{head}{short_id(before, 12)}", replaced
 
@@ -315,7 +321,7 @@ class ApiChannel:
 
     def note_served(self, accepted: AcceptedRequest) -> None:
         """Note that a client has the whole answer: the same request asks for another one from now on."""
-        self._served[accepted.watch.key, accepted.watch.message_id] = None
+        self._served[accepted.subscription.key, accepted.subscription.message_id] = None
 
     async def _upload(self, key: ApiKey, images: Sequence[RequestImage]) -> tuple[Attachment, ...]:
         found: list[Attachment] = []
@@ -356,42 +362,42 @@ class ApiChannel:
 
     # -- answers -------------------------------------------------------------------------------------
 
-    async def follow(self, accepted: AcceptedRequest) -> AsyncGenerator[AnswerText | None]:
+    async def follow(self, accepted: AcceptedRequest) -> AsyncGenerator[ApiAnswer | None]:
         """Yield the answer as it grows, and last the whole; None where there was nothing new for a while.
 
         Raises ApiError when the gateway stops.
         """
-        watch = accepted.watch
-        if accepted.is_repeated and (stored := await self._read_answer(watch)) is not None:
+        subscription = accepted.subscription
+        if accepted.is_repeated and (stored := await self._read_answer(subscription)) is not None:
             yield stored
             return
         looks = ended_at = 0
         shown = ""
         while True:
-            if watch.is_over:
-                yield AnswerText(watch.text, is_over=True, kind=watch.kind, turn=watch.turn)
+            if subscription.is_over:
+                yield ApiAnswer(subscription.text, is_over=True, kind=subscription.kind, turn=subscription.turn)
                 return
-            if watch.is_closing:
+            if subscription.is_closing:
                 raise unavailable("the gateway is stopping; the same request gets the answer when it is back")
-            if watch.preview != shown:
-                shown = watch.preview
-                yield AnswerText(shown, turn=watch.turn)
+            if subscription.preview != shown:
+                shown = subscription.preview
+                yield ApiAnswer(shown, turn=subscription.turn)
                 continue
-            watch.news.clear()
+            subscription.news.clear()
             try:
                 async with asyncio.timeout(_LOOK_EVERY):
-                    await watch.news.wait()
+                    await subscription.news.wait()
                 continue
             except TimeoutError:
                 looks += 1
-            if not ended_at and await self._has_ended(watch.key, accepted.row, looks):
+            if not ended_at and await self._has_ended(subscription.key, accepted.row, looks):
                 ended_at = looks
             if ended_at and looks >= ended_at + _GRACE:
-                stored = await self._read_answer(watch)
-                if stored is not None or not watch.parts:
-                    yield stored or AnswerText("", is_over=True, turn=watch.turn)
+                stored = await self._read_answer(subscription)
+                if stored is not None or not subscription.parts:
+                    yield stored or ApiAnswer("", is_over=True, turn=subscription.turn)
                     return
-                watch.is_over = True
+                subscription.is_over = True
                 continue
             yield None
 
@@ -409,41 +415,41 @@ class ApiChannel:
         """Return the line of the message *message_id*, if it is among the newest ones of its conversation."""
         return next((line for line in await self._lines_of(key, message_id) if line.message_id == message_id), None)
 
-    async def read_answer(self, key: SessionKey, message_id: str) -> AnswerText | None:
-        """Return the stored answer to a message: None if there is no such message; not *is_over* while it waits."""
+    async def read_answer(self, key: SessionKey, message_id: str) -> ApiAnswer | None:
+        """Return the stored answer to a message: None for an unknown message; not *is_over* while it waits."""
         lines = await self._lines_of(key, message_id)
         line = next((each for each in lines if each.message_id == message_id), None)
         if line is None:
             return None
         if line.state == "waiting":
-            return AnswerText("", turn=line.turn)
+            return ApiAnswer("", turn=line.turn)
         said = [each for each in lines if each.turn == line.turn and each.role in ("assistant", "notice", "command")]
         texts = [render_stored(each) for each in said if each.text]
         kind = OutboundKind.ANSWER if any(each.role == "assistant" for each in said) else OutboundKind.NOTICE
-        return AnswerText("\n\n".join(texts), is_over=True, kind=kind, turn=line.turn)
+        return ApiAnswer("\n\n".join(texts), is_over=True, kind=kind, turn=line.turn)
 
-    async def wait_answer(self, key: SessionKey, message_id: str, *, seconds: float) -> AnswerText | None:
-        """Return what `read_answer` does, once the answer is there or *seconds* are over."""
+    async def wait_answer(self, key: SessionKey, message_id: str, *, seconds: float) -> ApiAnswer | None:
+        """Return the result of `read_answer` when the answer is complete, or after *seconds*."""
         deadline = asyncio.get_running_loop().time() + seconds
-        watch = AnswerWatch(key, message_id, "")
-        self._watches.setdefault(key, set()).add(watch)
+        subscription = AnswerSubscription(key, message_id, "")
+        self._subscriptions.setdefault(key, set()).add(subscription)
         try:
             while True:
-                watch.news.clear()
+                subscription.news.clear()
                 answer = await self.read_answer(key, message_id)
                 left = deadline - asyncio.get_running_loop().time()
-                if answer is None or answer.is_over or left <= 0 or watch.is_closing:
+                if answer is None or answer.is_over or left <= 0 or subscription.is_closing:
                     return answer
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left, _LOOK_EVERY * _ASK_STORE_EVERY)):
-                        while not (watch.is_over or watch.is_closing):
-                            await watch.news.wait()
-                            watch.news.clear()
+                        while not (subscription.is_over or subscription.is_closing):
+                            await subscription.news.wait()
+                            subscription.news.clear()
         finally:
-            self._unwatch(watch)
+            self._unsubscribe(subscription)
 
-    async def _read_answer(self, watch: AnswerWatch) -> AnswerText | None:
-        found = await self.read_answer(watch.key, watch.message_id)
+    async def _read_answer(self, subscription: AnswerSubscription) -> ApiAnswer | None:
+        found = await self.read_answer(subscription.key, subscription.message_id)
         if found is None or not found.is_over:
             return None
         return found
@@ -497,24 +503,24 @@ class ApiChannel:
         self._apply(key, json.loads(text))
 
     def _apply(self, key: SessionKey, frame: Mapping[str, Any]) -> None:
-        for watch in self._watches.get(key, ()):
-            watch.show(frame)
+        for subscription in self._subscriptions.get(key, ()):
+            subscription.show(frame)
 
     def _wake_all(self) -> None:
         """Do nothing more than wake: a request whose frame was lost reads the answer from the store."""
-        for watch in self._all_watches():
-            watch.news.set()
+        for subscription in self._all_subscriptions():
+            subscription.news.set()
 
-    def _all_watches(self) -> list[AnswerWatch]:
-        return [watch for watches in self._watches.values() for watch in watches]
+    def _all_subscriptions(self) -> list[AnswerSubscription]:
+        return [subscription for subscriptions in self._subscriptions.values() for subscription in subscriptions]
 
-    def _unwatch(self, watch: AnswerWatch) -> None:
-        watches = self._watches.get(watch.key, set())
-        watches.discard(watch)
-        if not watches:
-            self._watches.pop(watch.key, None)
-        chat = watch.key.parent
-        if self._shared is not None and not any(key.parent == chat for key in self._watches):
+    def _unsubscribe(self, subscription: AnswerSubscription) -> None:
+        subscriptions = self._subscriptions.get(subscription.key, set())
+        subscriptions.discard(subscription)
+        if not subscriptions:
+            self._subscriptions.pop(subscription.key, None)
+        chat = subscription.key.parent
+        if self._shared is not None and not any(key.parent == chat for key in self._subscriptions):
             self._shared.unwatch(chat)
 
 
@@ -542,7 +548,7 @@ def _check_same(line: DisplayedMessage | None, message: InboundMessage) -> None:
         )
 
 
-def _refused(line: str) -> ApiError:
+def _not_allowed(line: str) -> ApiError:
     return ApiError(
         line or "this message was not accepted: `parlour why` tells the operator the reason",
         status=403,

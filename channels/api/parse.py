@@ -1,8 +1,8 @@
-"""Requests of OpenAI's protocol, read into what is new in them. Pure; refuses with an `ApiError`, and never guesses.
+"""Parses requests of OpenAI's protocol into their new message. Pure; invalid requests raise `ApiError`.
 
-A client sends the whole conversation again with each message, but ours is stored here. So only the user messages behind
-the last assistant message are taken. What stands before them names their place in the conversation: another text at
-the same place is another version of that message.
+Clients resend the whole conversation with each message, but it is stored here. Only the user messages after the last
+assistant message are used. The messages before them identify the position in the conversation: another text at the
+same position is another version of that message.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _IGNORED = (
 )
 # The forms of requests that programs make beside a conversation: titles, tags, follow-ups. Each is a whole user message
 # without a history. Open WebUI's begin alike, and enclose the conversation; LibreChat's have sentences of their own.
-_ASIDES = (
+_STATELESS = (
     re.compile(r"### Task:\s.*<chat_history>.*</chat_history>", re.DOTALL),
     re.compile(r"Provide a concise, 5-word-or-less title for the conversation,.*return the title itself", re.DOTALL),
     re.compile(r"Analyze this conversation and provide:.*concise title", re.DOTALL),
@@ -52,7 +52,7 @@ _ASIDES = (
 
 
 class ApiError(ParlourError):
-    """A request is refused. The text says what is wrong and how to mend it, for the developer of the client."""
+    """A request is refused. The text names the error and the remedy for the client's developer."""
 
     def __init__(self, text: str, *, status: int = 400, code: str = "", param: str = "", retry_after: int = 0) -> None:
         super().__init__(text)
@@ -68,7 +68,7 @@ def busy(text: str, *, seconds: int) -> ApiError:
 
 
 def unavailable(text: str, *, seconds: int = 5) -> ApiError:
-    """Return the error of a fault of ours: the same request may be sent after *seconds*."""
+    """Return the error of a temporary fault: the same request may be sent after *seconds*."""
     return ApiError(text, status=503, code="unavailable", retry_after=seconds)
 
 
@@ -83,18 +83,18 @@ class RequestImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest:
-    """What is new in one request."""
+    """The new message of one request."""
 
     text: str
     images: tuple[RequestImage, ...] = ()
     instructions: str = ""  # of system messages
-    place: str = ""  # names what stands before the message; "" if nothing does
-    said: str = ""  # names the message
+    position: str = ""  # digest of the messages before it; "" if there are none
+    digest: str = ""  # of the message
     user: str = ""
     after: str = ""  # id of the response that it follows, of /v1/responses
     is_stream: bool = False
     wants_usage: bool = False  # in a stream
-    is_aside: bool = False  # about a conversation, not a part of one
+    is_stateless: bool = False  # a title or the like, which belongs to no conversation
     ignored: tuple[str, ...] = ()  # fields without effect
 
 
@@ -228,7 +228,7 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
     text = "\n\n".join(filter(None, texts))
     history = [n for n in range(start) if roles[n] not in _SYSTEM]
     system = [_plain(messages[n], f"{param}[{n}].content") for n, role in enumerate(roles) if role in _SYSTEM]
-    is_aside = not history and not images and any(form.match(text.lstrip()) for form in _ASIDES)
+    is_stateless = not history and not images and any(form.match(text.lstrip()) for form in _STATELESS)
     instructions = "\n\n".join(each.strip() for each in system if each.strip())
     if len(instructions) > LONGEST_INSTRUCTIONS:
         raise ApiError(f"the system messages have more than {LONGEST_INSTRUCTIONS} characters together", param=param)
@@ -236,15 +236,26 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
         text=_checked(text, param, has_images=bool(images)),
         images=tuple(images),
         instructions=sanitize(instructions),
-        place=_digest([after]) if after else _digest([messages[n] for n in history]) if history else "",
-        said=_digest([text, *(hashlib.sha256(each.data).hexdigest() for each in images)]),
+        position=_digest([after])
+        if after
+        else _digest([[roles[n], _words(messages[n].get("content"))] for n in history])
+        if history
+        else "",
+        digest=_digest([text, *(hashlib.sha256(each.data).hexdigest() for each in images)]),
         user=_user(body.get("user")),
         after=after,
         is_stream=bool(body.get("stream")),
         wants_usage=wants_usage,
-        is_aside=is_aside,
+        is_stateless=is_stateless,
         ignored=tuple(name for name in _IGNORED if body.get(name) not in (None, [], {}, False)),
     )
+
+
+def _words(content: object) -> str:
+    """Return the text of a message of the history, whichever form its client has for it today."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    return "\n\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
 
 
 def _role(message: object, param: str) -> str:
@@ -286,8 +297,8 @@ def _read_content(content: object, param: str, texts: list[str], images: list[Re
             )
 
 
-def _image(given: object, param: str, n: int) -> RequestImage:
-    url = given.get("url") if isinstance(given, Mapping) else given
+def _image(value: object, param: str, n: int) -> RequestImage:
+    url = value.get("url") if isinstance(value, Mapping) else value
     found = _DATA_URL.match(url[:64]) if isinstance(url, str) else None
     if not isinstance(url, str) or found is None:
         raise ApiError(
@@ -306,12 +317,12 @@ def _image(given: object, param: str, n: int) -> RequestImage:
     return RequestImage(f"image-{n + 1}.{_ENDINGS[found[1]]}", found[1], data)
 
 
-def _user(given: object) -> str:
-    if given in (None, ""):
+def _user(value: object) -> str:
+    if value in (None, ""):
         return ""
-    if not isinstance(given, str) or len(given) > _LONGEST_USER:
+    if not isinstance(value, str) or len(value) > _LONGEST_USER:
         raise ApiError(f"user must be a string of at most {_LONGEST_USER} characters", param="user")
-    return given if _CHAT.match(given) else f"u-{short_id(given)}"
+    return value if _CHAT.match(value) else f"u-{short_id(value)}"
 
 
 def _checked(text: str, param: str, *, has_images: bool = False) -> str:

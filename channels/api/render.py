@@ -120,7 +120,7 @@ class CompletionChunks:
 
 
 def response_object(ident: str, at: datetime, text: str | None, usage: TurnUsage | None) -> dict[str, Any]:
-    """Return a response; without *text* it is under way."""
+    """Return a response; without *text* it is in progress."""
     return {
         "id": ident,
         "object": "response",
@@ -218,9 +218,9 @@ def error_body(error: ApiError) -> dict[str, Any]:
     return {"error": fields}
 
 
-def growth(shown: str, text: str) -> str:
-    """Return what to add to *shown*, a stream's text so far, so that it ends in *text*.
+def growth(before: str, text: str) -> str:
+    """Return the text to append to a stream that ends in *before*, so that it ends in *text*.
 
-    A stream takes nothing back: a text that does not continue the last one stands behind it, as a paragraph of its own.
+    A stream cannot be corrected: a text that does not continue the last one becomes another paragraph.
     """
-    return text.removeprefix(shown) if text.startswith(shown) else f"\n\n{text}"
+    return text.removeprefix(before) if text.startswith(before) else f"\n\n{text}"

@@ -1,7 +1,7 @@
 """The API's routes: OpenAI's protocol for programs that know it, and messages with ids to poll for the others.
 
-A key is checked before anything else is read. A message is durable before the first byte of an answer; a client that
-leaves loses nothing, and the turn goes on.
+The key is checked before the body is read. A message is durable before the first byte of its answer. A client that
+disconnects loses nothing, and the turn continues.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from channels.api.adapter import ANSWER_SECONDS, OPEN_OF_ONE_KEY, AcceptedRequest, AnswerText, ApiChannel
+from channels.api.adapter import ANSWER_SECONDS, OPEN_OF_ONE_KEY, AcceptedRequest, ApiAnswer, ApiChannel
 from channels.api.keys import ApiKey
 from channels.api.parse import (
     MODEL,
@@ -222,13 +222,13 @@ class _Exchange:
 
 
 async def _answer(exchange: _Exchange) -> Response:
-    if exchange.asked.is_aside:
-        return await _answer_aside(exchange)
+    if exchange.asked.is_stateless:
+        return await _answer_stateless(exchange)
     if exchange.asked.is_stream:
         return await _open_stream(exchange)
     channel = exchange.channel
     async with _slot(exchange), exchange.accepted() as accepted:
-        ident = write_id(exchange.kind, accepted.chat, accepted.watch.message_id)
+        ident = write_id(exchange.kind, accepted.chat, accepted.subscription.message_id)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answer = await _while_connected(exchange.request, _whole(channel, accepted))
@@ -240,8 +240,8 @@ async def _answer(exchange: _Exchange) -> Response:
     return exchange.encode(ident, answer.text, usage)
 
 
-async def _whole(channel: ApiChannel, accepted: AcceptedRequest) -> AnswerText:
-    answer = AnswerText("")
+async def _whole(channel: ApiChannel, accepted: AcceptedRequest) -> ApiAnswer:
+    answer = ApiAnswer("")
     async with aclosing(channel.follow(accepted)) as texts:
         async for text in texts:
             answer = text or answer
@@ -273,7 +273,7 @@ async def _wait_gone(request: Request) -> None:
 
 
 async def _open_stream(exchange: _Exchange) -> Response:
-    """Return a stream of a message that is durable: a refusal is an answer of its own, with a status."""
+    """Return a stream after the message is durable, so that a refusal has a status."""
     stack = AsyncExitStack()
     async with stack:
         await stack.enter_async_context(_slot(exchange))
@@ -296,8 +296,8 @@ class _EventStream(StreamingResponse):
 
 async def _stream(exchange: _Exchange, accepted: AcceptedRequest) -> AsyncGenerator[bytes]:
     channel = exchange.channel
-    events = exchange.events(write_id(exchange.kind, accepted.chat, accepted.watch.message_id))
-    answer, pauses = AnswerText(""), 0
+    events = exchange.events(write_id(exchange.kind, accepted.chat, accepted.subscription.message_id))
+    answer, pauses = ApiAnswer(""), 0
     for piece in events.begin():
         yield piece
     try:
@@ -322,9 +322,9 @@ async def _stream(exchange: _Exchange, accepted: AcceptedRequest) -> AsyncGenera
         channel.note_served(accepted)
 
 
-async def _answer_aside(exchange: _Exchange) -> Response:
+async def _answer_stateless(exchange: _Exchange) -> Response:
     async with _slot(exchange):
-        answer = await exchange.channel.answer_aside(exchange.conversation, exchange.key, exchange.asked)
+        answer = await exchange.channel.answer_stateless(exchange.conversation, exchange.key, exchange.asked)
     ident = write_id(exchange.kind, exchange.conversation.thread, "aside")
     if not exchange.asked.is_stream:
         return exchange.encode(ident, answer.text, answer.usage)
@@ -361,7 +361,7 @@ async def _post_message(channel: ApiChannel, key: ApiKey, request: Request) -> R
     async with channel.accepted(
         exchange.conversation, key, asked, idempotency_key=ident_key, is_retry=False
     ) as accepted:
-        ident = write_id("msg", accepted.chat, accepted.watch.message_id)
+        ident = write_id("msg", accepted.chat, accepted.subscription.message_id)
     body = {"id": ident, "object": "message", "chat": accepted.chat, "status": "accepted"}
     return JSONResponse(body, 202, {"Location": f"{request.url.path}/{ident}"})
 
@@ -373,7 +373,7 @@ async def _read_message(channel: ApiChannel, key: ApiKey, request: Request) -> R
     return JSONResponse({**body, "answer": answer.text, "kind": answer.kind} if answer.is_over else body)
 
 
-async def _find(channel: ApiChannel, key: ApiKey, request: Request, kind: str) -> tuple[AnswerText, str, str]:
+async def _find(channel: ApiChannel, key: ApiKey, request: Request, kind: str) -> tuple[ApiAnswer, str, str]:
     """Return the answer to a message of the key's person, its conversation and id; wait for it as long as is asked."""
     ident = request.path_params["id"]
     found = read_id(ident) if ident.startswith(f"{kind}_") else None

@@ -12,8 +12,8 @@ import structlog
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from channels.kit.background import KeyedSlots
 from channels.kit import is_person_name
+from channels.kit.background import KeyedSlots
 from channels.kit.uploads import WebUploads
 from channels.web.files import FileDownload, ServedFiles
 from channels.web.frame_channel import CAPABILITIES, FrameChannel, Receive, Send

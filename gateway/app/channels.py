@@ -19,10 +19,10 @@ from gateway.admission import Admitted
 from gateway.app.console import GatewayPersonPanels, is_console_owner
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.channel import (
-    AsideAnswer,
     Channel,
     ChannelContext,
     ChannelPlugin,
+    StatelessAnswer,
     SupportsCommandPrefix,
     SupportsReplay,
     TurnUsage,
@@ -159,7 +159,7 @@ def build_channels(app: Runtime) -> ConfiguredChannels:
                 connections=store.connections,
                 windows=store.windows,
                 turn_usage=partial(turn_usage, app),
-                answer_aside=partial(answer_aside, app),
+                answer_stateless=partial(answer_stateless, app),
             )
         )
         channels[name] = channel
@@ -180,7 +180,7 @@ async def turn_usage(app: Runtime, turn: str, since: datetime) -> TurnUsage:
     return TurnUsage(tokens_in=tokens_in, tokens_out=tokens_out, tokens_cached=tokens_cached)
 
 
-async def answer_aside(app: Runtime, message: InboundMessage) -> AsideAnswer | None:
+async def answer_stateless(app: Runtime, message: InboundMessage) -> StatelessAnswer | None:
     """Return the default model's answer to the text of *message* alone, as a turn of its sender's caps.
 
     Nothing of it is stored but its tokens. None: the sender is not admitted. Raises CapReached and ModelFailed.
@@ -205,7 +205,7 @@ async def answer_aside(app: Runtime, message: InboundMessage) -> AsideAnswer | N
             turn=turn,
             account=context.account,
             chat=str(message.key),
-            max_tokens=_MOST_ASIDE_TOKENS,
+            max_tokens=_MOST_STATELESS_TOKENS,
             language=app.locales.language(message.key),
         )
         reply = await app.models.default.complete(request)
@@ -213,7 +213,7 @@ async def answer_aside(app: Runtime, message: InboundMessage) -> AsideAnswer | N
         app.caps.end_turn(turn)
     tokens = reply.tokens
     usage = TurnUsage(tokens_in=tokens.input, tokens_out=tokens.output, tokens_cached=tokens.cached)
-    return AsideAnswer(text=app.redactor.redact(reply.text), usage=usage)
+    return StatelessAnswer(text=app.redactor.redact(reply.text), usage=usage)
 
 
 def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str]:
@@ -236,7 +236,7 @@ def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str
 
 log = structlog.get_logger(__name__)
 
-_MOST_ASIDE_TOKENS = 2_000  # of an answer beside conversations: a title or a few questions
+_MOST_STATELESS_TOKENS = 2_000  # of an answer beside conversations: a title or a few questions
 _READY_INTERVAL = timedelta(seconds=1)  # until a channel is connected to its platform
 _STORE_RETRY = timedelta(seconds=5)
 
