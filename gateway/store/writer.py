@@ -29,6 +29,7 @@ Operation: TypeAlias = Callable[[SharedDatabase], T]
 ExclusiveOperation: TypeAlias = Callable[[StoreConnection], T]
 
 _AT_ONCE = 1_000  # operations in one transaction; more would only make the first wait longer
+_GATHER = 0.02  # seconds for which the operations of a transaction are waited for, while more and more come
 _TRIES = 5  # of a batch that meets other workers' transactions, then of each of its operations
 _DISK_FULL = "53100"  # PostgreSQL's SQLSTATE
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a broken store again
@@ -291,9 +292,7 @@ class BatchWriter:
                 if self._loop.time() < self._next_at():
                     await self._wait()
                     continue
-                # Callers that the last batch woke, and those whom they wake, ask for more: it goes in one commit.
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
+                await self._gather()
                 self._batch = self._next_batch()
                 await self._store(self._batch)
                 self._batch = []
@@ -302,6 +301,20 @@ class BatchWriter:
         finally:  # no caller may wait for a closed writer
             self._is_closing = True
             self._fail([*self._batch, *self._queue], StoreUnavailable("the journal's writer has ended"))
+
+    async def _gather(self) -> None:
+        """Let callers that the last batch woke, and those whom they wake, ask for more: it goes in one commit.
+
+        It ends when nothing more comes. In a crowd each transaction is for more messages then, and writes the pages
+        that all of them change once.
+        """
+        until, count = self._loop.time() + _GATHER, -1
+        while count != len(self._queue):
+            count = len(self._queue)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if self._loop.time() >= until:
+                break
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
