@@ -37,7 +37,7 @@ _BUSY = sql(
     "SELECT key, min(accepted_at) FROM inbox WHERE ended_at IS NULL",
     "AND state IN ('waiting', 'claimed', 'stamped', 'control') GROUP BY key",
     "UNION ALL SELECT key, 0 FROM outbox WHERE open IS NOT NULL GROUP BY key",
-    "UNION ALL SELECT key, 0 FROM unwritten GROUP BY key",
+    "UNION ALL SELECT r.key, 0 FROM unwritten u JOIN record r ON r.seq = u.seq GROUP BY r.key",
 )
 
 

@@ -60,7 +60,7 @@ _OUTBOX = sql(
 _IDLE = sql(
     "FROM session WHERE key = ?1 AND (?2 = 0 OR used_at < ?2)",
     "AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.key = ?1 AND ended_at IS NULL)",
-    "AND NOT EXISTS (SELECT 1 FROM unwritten WHERE unwritten.key = ?1)",
+    "AND NOT EXISTS (SELECT 1 FROM unwritten u JOIN record r ON r.seq = u.seq WHERE r.key = ?1)",
 )
 _SAID = ("text", "command", "quoted", "quoted_name", "quoted_files", "forwarded_from", "attachments")
 _OF_SENDER = sql("SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND sender = ? AND", _IN_KEYS)
@@ -293,7 +293,7 @@ def _redact_bodies(database: Database, keys: str, turns: frozenset[str] | None, 
         sql(
             "SELECT u.seq, r.turn, r.body, r.scope, r.key, r.transcript",
             "FROM unwritten u JOIN record r ON r.seq = u.seq WHERE",
-            f"u.{_IN_KEYS}",
+            f"r.{_IN_KEYS}",
         ),
         (keys,),
     ).fetchall()

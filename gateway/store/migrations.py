@@ -241,9 +241,10 @@ MIGRATIONS: Mapping[int, Migration] = {
     24: drop_scope_files,
     25: _script(_NO_INDEX_OF_ENDS),
     26: _script(_FIRST_ROWS),
+    27: _script("DROP INDEX unwritten_key; ALTER TABLE unwritten DROP COLUMN key"),
 }
 # Those that take something away, so that no gateway of the version before may run (docs/adr/0089-rolling-upgrades.md).
-ALONE = frozenset({17, 19, 23, 24, 25, 26})
+ALONE = frozenset({17, 19, 23, 24, 25, 26, 27})
 
 
 def require_known(version: int) -> None:

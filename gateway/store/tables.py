@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gateway.store.database import Database
 
-VERSION = 26
+VERSION = 27
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
@@ -152,8 +152,7 @@ CREATE TABLE note (
 -- `unwritten` has the turns that are in no file yet, `stale_file` the transcripts whose files have lines that were
 -- changed since. `changes` stays: the search index and open windows follow it. A file is stale while `written` is
 -- behind.
-CREATE TABLE unwritten (seq INTEGER PRIMARY KEY, key TEXT NOT NULL);
-CREATE INDEX unwritten_key ON unwritten (key);
+CREATE TABLE unwritten (seq INTEGER PRIMARY KEY);
 CREATE TABLE stale_file (
     scope TEXT NOT NULL, key TEXT NOT NULL, transcript TEXT NOT NULL, changes INTEGER NOT NULL,
     written INTEGER NOT NULL DEFAULT 0,

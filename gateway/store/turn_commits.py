@@ -57,7 +57,7 @@ _INSERT = (
 # With `+`, PostgreSQL does not look for a row in the index of all that are open, which are few when it makes its plan.
 _END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND +ended_at IS NULL"
 _END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND +ended_at IS NULL"
-_UNWRITE = "INSERT INTO unwritten (seq, key) SELECT seq, key FROM record WHERE turn = ?"
+_UNWRITE = "INSERT INTO unwritten (seq) SELECT seq FROM record WHERE turn = ?"
 _FREE_REST = (
     # They were taken into a turn that has ended well, so they are no suspects.
     "UPDATE inbox SET state = 'waiting', turn = '', crashes = 0, attempts = 0 "

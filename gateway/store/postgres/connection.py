@@ -53,7 +53,6 @@ _TEXT_TABLES = (
     "inbox",
     "step",
     "record",
-    "unwritten",
     "history_entry",
     "raw_message",
     "note_file",

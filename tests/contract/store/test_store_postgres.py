@@ -389,6 +389,7 @@ _WITHOUT_WORDS = frozenset(
         "schema_version",
         "session",
         "stale_file",
+        "unwritten",
         "unused_object",
         "usage",
         "watch",
