@@ -48,10 +48,11 @@ _SPLITS_IN_LINE = re.compile(_SPLITS.pattern.encode())
 # "assistant" has the letters of other words, and the texts of messages never have such a pair without escapes.
 _JSON_KEY = re.compile(rb'"(?:role|kind)":"[a-z]+"|"[A-Za-z_]+":')
 _JSON_ESCAPE = re.compile(rb"\\.")
-# Without quotes, which end the texts of a line.
-_NO_LETTERS = bytes(each for each in range(128) if not chr(each).isalnum() and chr(each) != '"')
+_ENDS = '"\n'  # of the texts of a line, and of lines
+_NO_LETTERS = bytes(each for each in range(128) if not chr(each).isalnum() and chr(each) not in _ENDS)
 _LOWER = bytes(range(256)).lower()
-_NOT_LETTERS_IN_LINE = re.compile(r'(?:[^\w"]|_)+')
+_NOT_LETTERS_IN_LINE = re.compile(r'(?:[^\w"\n]|_)+')
+_NOT_PLAIN = re.compile(rb"[\\&<]|\][(\[]")  # in a line: what may stand for letters or divide a word
 _WIDE_QUOTE = "\uff02"  # simplified, it would end a text
 _ESCAPED_CONTROL = re.compile(r"(?<!\\)\\+[abfnrtv]")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
@@ -132,6 +133,15 @@ class PhraseMatcher:
         if b"<" not in raw and b"][" not in raw and b"](" not in raw:
             return False
         return _SPLITS_IN_LINE.search(raw) is not None and self._may_be_split(_simplify(raw.decode("utf-8", "replace")))
+
+    def select_lines(self, raw: bytes) -> Iterator[tuple[bytes, bool]]:
+        """Yield each line of *raw* and whether it may have the words; all plain lines are looked at at once."""
+        lines = raw.split(b"\n")[:-1]
+        plain = b"\n".join(b"" if _NOT_PLAIN.search(each) else each for each in lines)
+        letters = _letters_of_lines(_JSON_KEY.sub(b"", plain)).split(b"\n")
+        for line, own in zip(lines, letters, strict=True):
+            has_words = all(each in own for each in self._raw_letters)
+            yield line + b"\n", has_words if own else self.may_be_in_lines(line)
 
     def _has_letters(self, raw: bytes) -> bool:
         letters = _letters_of_lines(raw)
@@ -307,13 +317,13 @@ def _simplify(text: str) -> str:
 
 
 def _letters_of_lines(raw: bytes) -> bytes:
-    """Return the letters of lines of JSON, simplified, and the quotes between their texts."""
+    """Return the letters of lines of JSON, simplified, with the quotes between their texts and the ends of lines."""
     if raw.isascii():
         return raw.translate(_LOWER, _NO_LETTERS)
     simple = _simplify(raw.decode("utf-8", "replace").replace(_WIDE_QUOTE, " "))
     letters = simple.encode("utf-8", "replace").translate(_LOWER, _NO_LETTERS)
     text = letters.decode()
-    return letters if text.replace('"', "").isalnum() else _NOT_LETTERS_IN_LINE.sub("", text).encode()
+    return letters if text.replace('"', "").replace("\n", "").isalnum() else _NOT_LETTERS_IN_LINE.sub("", text).encode()
 
 
 @lru_cache(maxsize=256)

@@ -239,12 +239,13 @@ class WordEraser:
         def see(lines: bytes) -> bool:
             nonlocal count
             if pattern.may_be_in_lines(lines):
-                each_line = (raw + b"\n" for raw in lines.split(b"\n")[:-1])
-                found = [raw for raw in each_line if is_erasable(raw, pattern, is_allowed)]
-                count += len(found)
-                messages.extend(
-                    matching_excerpt(decode(raw), pattern) for raw in found[: _MOST_EXAMPLES - len(messages)]
-                )
+                for raw, may_match in pattern.select_lines(lines):
+                    if may_match and is_erasable(raw, pattern, is_allowed):
+                        count += 1
+                        if len(messages) < _MOST_EXAMPLES:
+                            messages.append(matching_excerpt(decode(raw), pattern))
+                    elif not (may_match or requester.may_all) and b'"by"' in raw:
+                        is_allowed(decode(raw) or {})  # answers are judged by the messages that were seen before
             return True
 
         await self._storage.transcripts.visit(scope, see)

@@ -181,6 +181,7 @@ def test_the_quick_look_passes_over_no_divided_word(data: st.DataObject, words: 
     other = encode({"i": 2, "turn": "t", "role": "assistant", "content": "é, another"})
     assert pattern.may_be_in_lines(line)
     assert pattern.may_be_in_lines(other + line)
+    assert dict(pattern.select_lines(other + line))[line]
 
 
 @given(
@@ -213,7 +214,7 @@ def test_the_quick_look_at_a_line_passes_over_no_match(text: str, words: str, ro
     pattern = ErasurePattern.of(words, "en")
     assert pattern is not None
     line = {"i": 1, "turn": "t", "role": role, "content": text, "head": "Tue, Ann"}
-    if not pattern.may_be_in_lines(encode(line)):
+    if not pattern.may_be_in_lines(encode(line)) or not dict(pattern.select_lines(encode(line)))[encode(line)]:
         assert clear_line(line, pattern, lambda _: True) is line
 
 
@@ -233,6 +234,8 @@ def test_the_quick_look_passes_over_other_lines_in_every_script(words: str) -> N
     others = "Grüße aus Köln; воздушный шар; 茶和咖啡; 부산, né à Łódź"
     pattern = ErasurePattern.of(words)
     assert pattern is not None
-    assert not pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": others}))
+    line = encode({"i": 1, "role": "user", "content": others})
+    assert not pattern.may_be_in_lines(line)
+    assert list(pattern.select_lines(2 * line)) == 2 * [(line, False)]
     assert pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": f"{others} {words}"}))
     assert pattern.may_be_in_lines(encode({"i": 1, "role": "user", "content": f"é \uff02{words[:1]}\uff02{words[1:]}"}))
