@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from string import Formatter
 
+from agent.tasks.task import TaskState
 from agent.tools.call_record import CallOutcome
 from agent.tools.rights import RefusalRule
 from agent.turns.chat_profiles import ModelChoiceOrigin
@@ -56,6 +57,8 @@ KEY_FIELDS = {
     "tools.outcome_{}": {outcome.value for outcome in CallOutcome if outcome is not CallOutcome.REFUSED},
     "tools.refused_{}": {rule.value for rule in RefusalRule},
     "reminders.{}": {"snooze_10", "snooze_60", "tomorrow", "stop", "resume"},
+    "tasks.is_{}": {state.value for state in TaskState},
+    "tasks.end_{}": {state.value for state in TaskState if state.is_over and state is not TaskState.STOPPED},
     "model.{}": {origin.value for origin in ModelChoiceOrigin},
     "settings.{}": {"everywhere", "block", "chosen"},
     "erasure.everything_{}": {"own", "chat"},

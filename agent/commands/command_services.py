@@ -20,6 +20,7 @@ from agent.memory.storage.stored_sessions import StoredSessions
 from agent.memory.update.conversation_updates import archive_now
 from agent.memory.update.dream_applier import DreamService
 from agent.memory.versioning.memory_service import MemoryService
+from agent.tasks.task_access import TaskServices
 from agent.tools.tool_questions import StandingDecisions, ToolApprovals
 from agent.turns.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.turns.turn import RunningTurns
@@ -139,6 +140,8 @@ class CommandServices:
     list_settings: Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]  # of a chat, its guild and its scope
     usage: UsageService
     jobs: SqlJobs  # which hold the reminders
+    tasks: TaskServices
+    interrupt_task: Callable[[str], None]  # by its id: the step that this gateway runs of it ends
     approvals: ToolApprovals
     decisions: StandingDecisions
     status: Callable[[], Awaitable[Mapping[str, Any]]]  # facts of /status, by name; raises StoreUnavailable

@@ -24,6 +24,7 @@ from agent.files.turn_files import TurnFiles
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.reminders.reminder_access import ReminderAccess
+from agent.tasks.task_access import TaskAccess
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import AnswerSource, ChatKind, PlatformAccount, Role, Sender, SessionKey
@@ -217,6 +218,7 @@ class ToolContext:
     stage_job: Callable[[Job], None]  # stages a job; it is queued when the turn is committed
     end_jobs: Callable[[str], None]  # stages the removal of jobs by the prefix of their ids
     schedule: ReminderAccess  # reminders of the chat
+    tasks: TaskAccess  # of the chat
     send: BoundFileSender  # stages a file; it is sent when the turn is committed
     read_page: Callable[[str, int], Awaitable[str]]  # (name, page) of a long result of the conversation
     progress: Callable[..., None]  # (text, step=0, of=0): shows how far the call is in its chat; the last one wins

@@ -181,6 +181,11 @@ class Toolbox:
             )
         return self._parts[part]
 
+    def of_kinds(self, kinds: Collection[ToolKind]) -> Toolbox:
+        """Return the toolbox of the tools of these kinds."""
+        every = {**self._tools, **self._deferred}
+        return self.only([name for name, each in every.items() if each.kind in kinds])
+
     def extended(
         self, deferred: Iterable[Tool], skills: SkillTool | None, rights: Mapping[str, OperatorRights]
     ) -> Toolbox:

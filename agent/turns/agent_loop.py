@@ -18,6 +18,7 @@ from agent.base.transcript_lines import format_size
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall
+from agent.tasks.task_access import TaskServices
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import ResultFile, ResultPicture, ScopedRecall, ToolContext, ToolKind, encode_sources
 from agent.tools.tool_questions import MOST_QUESTIONS
@@ -96,6 +97,7 @@ class LoopResult:
     cause: FailureCause | None = None  # of the failure, where a person can repair it
     ending: ReplyEnding = ReplyEnding.COMPLETE  # what ended the text
     exceeded_cap: ExceededCap | None = None  # no further call fits under it
+    is_paused: bool = False  # a step is stored, and more are to come; only of a loop that pauses
 
 
 def _format_progress(text: str, step: int, of: int) -> str:
@@ -157,6 +159,7 @@ class AgentLoop:
         memory_tools: TurnMemoryTools,
         pages: ToolResultPages,
         jobs: SqlJobs,
+        tasks: TaskServices,
         reviewer: CallReview,
         now: Callable[[], datetime],
     ) -> None:
@@ -180,16 +183,27 @@ class AgentLoop:
         self._memory_tools = memory_tools
         self._pages = pages
         self._jobs = jobs
-        self._reviewer = reviewer
+        self._tasks = tasks
+        self.reviewer = reviewer
         self._now = now
+        self._pauses = False
 
     def with_recording(self, recording: RecordedResults) -> AgentLoop:
         """Return a loop with the same rules that stores nothing and runs no tool: *recording* has all results."""
         loop = copy(self)
         loop._store = recording  # noqa: SLF001 - a copy of this object
-        loop._reviewer = recording  # noqa: SLF001
+        loop.reviewer = recording
         loop._assembler = recording  # noqa: SLF001
         loop._steer = True  # noqa: SLF001
+        return loop
+
+    def pausing(self, store: StepStore, reviewer: CallReview) -> AgentLoop:
+        """Return a loop that ends after each step, which *store* takes: a request, or the calls of its answer."""
+        loop = copy(self)
+        loop._store = store  # noqa: SLF001 - a copy of this object
+        loop.reviewer = reviewer
+        loop._steer = loop._merges = False  # noqa: SLF001
+        loop._pauses = True  # noqa: SLF001
         return loop
 
     async def think(self, turn: Turn) -> LoopResult:
@@ -210,7 +224,10 @@ class AgentLoop:
         if (first := turn.first_call) is not None and not draft.has_calls:
             request = ChatReply(text="", tool_calls=(first,), model="", tokens=TokenUsage(), cost=None)
             await self._store.step(turn.lease, *draft.take_opening(), draft.model(request))
+        was_open = bool(draft.open_calls)
         is_last = await self._run_calls(turn, detector) or is_last
+        if was_open and self._pauses:
+            return LoopResult("", is_paused=True)
         await self._add_messages(turn, draft.unseen_rows)
         while True:
             is_growing = self._merges and not draft.has_calls and _may_grow(turn)
@@ -224,6 +241,8 @@ class AgentLoop:
                 name = "loop" if reply.tool_calls else "empty" if reply.written is None else "written_call"
                 return LoopResult("", BY_NAME[name])
             await self._store.step(turn.lease, *draft.take_opening(), draft.model(reply))
+            if self._pauses:
+                return LoopResult("", is_paused=True)
             is_last = await self._run_calls(turn, detector)
             if self._steer and not is_last:
                 await self._add_messages(turn, await self._store.steer(turn.lease))
@@ -347,6 +366,9 @@ class AgentLoop:
         finally:
             if phases is not None:
                 await phases.begin()
+        turn.model_calls += 1
+        turn.tokens += reply.tokens.input + reply.tokens.output
+        turn.dollars += reply.cost or 0.0
         text = self._redact(reply.text)
         return reply if text == reply.text else replace(reply, text=text)
 
@@ -416,7 +438,7 @@ class AgentLoop:
     async def _run_call(self, turn: Turn, call: ToolCall) -> CallResult:
         """Run *call*, unless it is refused or asked about, and return its result."""
         draft, toolbox = turn.draft, turn.profile.toolbox
-        if (decided := await self._reviewer.review(turn, call)) is not None:
+        if (decided := await self.reviewer.review(turn, call)) is not None:
             return decided
         if not toolbox.is_repeatable(call):
             await self._store.step(turn.lease, draft.intent(call))
@@ -509,6 +531,11 @@ class AgentLoop:
                 self._jobs,
                 self._now,
                 taint=effects.taint,
+                staged_jobs=lambda: draft.jobs(turn.account.name, self._now(), turn.scope),
+            ),
+            tasks=turn.bind_tasks(
+                self._tasks,
+                self._now,
                 staged_jobs=lambda: draft.jobs(turn.account.name, self._now(), turn.scope),
             ),
             send=turn.bind_files(self._outgoing, effects),

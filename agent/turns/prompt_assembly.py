@@ -146,7 +146,11 @@ class PromptAssembler:
     async def read_memory(self, turn: Turn) -> MemoryView:
         """Return what the turn's scope remembers; it is kept for the next call."""
         session = turn.lease.session
-        return await self._memory.view(turn.scope, session.memory_version if session.scope == turn.scope else "")
+        return await self.read_scope(turn.scope, session.memory_version if session.scope == turn.scope else "")
+
+    async def read_scope(self, scope: str, version: str = "") -> MemoryView:
+        """Return what *scope* remembers; the *version* that the caller has seen of it spares a look at the store."""
+        return await self._memory.view(scope, version)
 
     async def _denial_lines(self, turn: Turn) -> list[Line]:
         """Return the line that tells which calls were denied since the last turn; its jobs end with the turn."""

@@ -29,6 +29,7 @@ from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.reminders.reminder_access import ReminderAccess
+from agent.tasks.task_access import TaskAccess, TaskServices
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turns.chat_profiles import ChatProfile
@@ -166,6 +167,9 @@ class Turn:
     is_committing: bool = False  # past this point /stop is "already answered"
     opening_call: ToolCall | None = None  # the call with which a command lets the model's answer begin
     tool: str = ""  # the tool that is running
+    model_calls: int = 0  # answered ones of this attempt, with their tokens and cost
+    tokens: int = 0
+    dollars: float = 0.0
     stage_times: dict[str, datetime] = field(default_factory=dict)  # when each stage began
 
     def __post_init__(self) -> None:
@@ -305,6 +309,27 @@ class Turn:
             zone=self.zone,
             now=now,
             taint=taint,
+            staged_jobs=staged_jobs,
+        )
+
+    def bind_tasks(
+        self,
+        services: TaskServices,
+        now: Callable[[], datetime],
+        *,
+        staged_jobs: Callable[[], Iterable[Job]] = tuple,
+    ) -> TaskAccess:
+        """Return the tasks that the turn's sender may see, start and stop."""
+        return TaskAccess(
+            services=services,
+            key=self.key,
+            message=self.message,
+            account=self.account,
+            accounts=self.accounts,
+            role=self.role,
+            scope=self.scope,
+            capped_sender=self.capped_sender,
+            now=now,
             staged_jobs=staged_jobs,
         )
 

@@ -29,6 +29,7 @@ from agent.workers.special_turns import (
     is_nothing,
     revocation_jobs,
 )
+from agent.workers.task_turns import TaskRunner
 from agent.workers.turn_services import TurnServices, build_reply
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, Role, SessionKey, short_turn_id
@@ -43,8 +44,9 @@ from gateway.text.message_text import format_sources
 class TurnRunner:
     """Runs leased turns."""
 
-    def __init__(self, services: TurnServices) -> None:
+    def __init__(self, services: TurnServices, tasks: TaskRunner) -> None:
         self._services = services
+        self._tasks = tasks
         self._commands = CommandTurnRunner(services)
         self._reminders = ReminderTurnRunner(services)
         self._notified_expired: set[SessionKey] = set()
@@ -178,7 +180,7 @@ class TurnRunner:
         services = self._services
         if (asked_scope := question_scope(turn.message)) is not None:
             return await self._commands.run_question(turn, asked_scope)
-        if await self._reminders.run(turn):
+        if await self._reminders.run(turn) or await self._tasks.run_end(turn):
             return MessageOutcome.ANSWERED
         self._notified_expired.discard(turn.key)  # the next long absence is announced again
         command = services.router.parse(turn.message) if turn.message.kind is InboundKind.COMMAND else None

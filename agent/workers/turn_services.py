@@ -20,6 +20,7 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.storage.messages import SenderNames
 from agent.reminders.reminder_jobs import ReminderJobs
+from agent.tasks.task_access import TaskServices
 from agent.turns.agent_loop import AgentLoop
 from agent.turns.chat_profiles import ChatProfiles
 from agent.turns.prompt_assembly import PromptAssembler
@@ -137,6 +138,7 @@ class TurnServices:
     caps: UsageCapTracker
     tool_calls: ToolCallCaps
     reminders: ReminderJobs
+    tasks: TaskServices
     on_expired: Callable[[InboundMessage], object]  # called for each message that expired
     meter: MetricsRecorder
     now: Callable[[], datetime]

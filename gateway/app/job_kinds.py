@@ -18,6 +18,7 @@ from agent.memory.update.dream_phases import DREAM_JOBS
 from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS
 from agent.memory.versioning.message_deletions import DELETION_JOBS, UNINDEX_JOBS
 from agent.reminders.reminder_jobs import REMINDER_JOBS
+from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS
 
 JOB_KINDS: Final = by_name(
@@ -28,6 +29,8 @@ JOB_KINDS: Final = by_name(
         QUESTION_JOBS,
         DECISION_JOBS,
         REMINDER_JOBS,
+        TASK_JOBS,
+        TASK_END_JOBS,
         UPDATE_JOBS,
         APPLY_JOBS,
         DREAM_JOBS,

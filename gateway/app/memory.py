@@ -64,6 +64,7 @@ from agent.memory.versioning.message_deletions import (
     MessageDeletionJobs,
 )
 from agent.reminders.reminder_jobs import REMINDER_JOBS
+from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions
 from gateway.app.context import LOCAL_ACCOUNTS
 from gateway.app.job_kinds import JOB_KINDS
@@ -384,15 +385,18 @@ def build_job_runner(app: Runtime) -> JobRunner:
     }
     if app.settings.tools.reminders:
         handlers[REMINDER_JOBS] = app.reminders.run
+    if app.settings.tools.tasks.enabled:
+        handlers |= {TASK_JOBS: app.run_task, TASK_END_JOBS: app.task_ends.run}
     if memory.can_summarise:
         handlers |= {DREAM_JOBS: dreamer.run, UPDATE_JOBS: updates.ask}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
     for kind, handler in handlers.items():
-        asking = handler if kind.pace is JobPace.LONG else questions.after(handler)
+        asking = handler if kind.pace in (JobPace.LONG, JobPace.TASK) else questions.after(handler)
         handlers[kind] = asking if kind.locks_scopes else lock_handler(memory.scope_lock, store.jobs, asking)
     return JobRunner(
         store.jobs,
         handlers,
+        tasks_at_once=app.settings.tools.tasks.at_once,
         token_budget=app.token_budget,
         now=app.now,
         meter=app.meter,

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from agent.mcp.client import McpClient
 from agent.mcp.servers import STATE, McpServers
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
-from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.jobs.job_runner import JobRunner, RetryJobLater
 from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.privacy.export_jobs import PrivacyService
 from agent.memory.search.scope_recall import ScopeRecall
@@ -30,11 +30,15 @@ from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.update.conversation_updates import RawArchivePrompt
 from agent.memory.update.dreamer import Dreamer
 from agent.reminders.reminder_jobs import ReminderJobs
+from agent.tasks.task import TaskLimits
+from agent.tasks.task_access import TaskServices
+from agent.tasks.task_jobs import TaskEndJobs
 from agent.tools.tool_questions import LapsedQuestions, ToolApprovals
 from agent.turns.chat_profiles import ChatProfiles
 from agent.turns.result_pages import ToolResultPages
 from agent.turns.turn import RunningTurns
 from agent.turns.turn_replay import TurnReplayer
+from agent.workers.task_turns import TaskRunner
 from agent.workers.turn_runner import TurnRunner
 from agent.workers.turn_services import TurnServices
 from agent.workers.worker_pool import WorkerPool
@@ -86,7 +90,7 @@ from gateway.intake import Intake
 from gateway.operations import build_operations
 from gateway.ports.access import MessageContext
 from gateway.ports.channel import IntakeVerdict, MembershipChange, PlatformTraits
-from gateway.ports.journal import SessionRow
+from gateway.ports.journal import Job, SessionRow
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.channel_blocks import entry_error
@@ -482,6 +486,44 @@ class Runtime:
         )
 
     @cached_property
+    def task_services(self) -> TaskServices:
+        """Limits and rows of background tasks."""
+        tasks = self.settings.tools.tasks
+        limits = TaskLimits(
+            person_tasks=tasks.person_tasks,
+            duration=timedelta(minutes=tasks.minutes),
+            model_calls=tasks.model_calls,
+            tokens=tasks.tokens,
+            dollars=tasks.usd or 0.0,
+        )
+        return TaskServices(jobs=self.store.jobs, limits=limits, allowances=self.caps.allowances)
+
+    @cached_property
+    def task_runner(self) -> TaskRunner:
+        """Runs the steps of background tasks."""
+        return TaskRunner(self.turn_services)
+
+    async def run_task(self, job: Job) -> RetryJobLater | None:
+        """Run a step of a background task; the runner of jobs is built before turns are."""
+        return await self.task_runner.run(job)
+
+    def interrupt_task(self, task: str) -> None:
+        """End the step that runs here of a background task; commands are built before turns are."""
+        self.task_runner.interrupt(task)
+
+    @cached_property
+    def task_ends(self) -> TaskEndJobs:
+        """Jobs that bring the ends of tasks into their chats."""
+        return TaskEndJobs(
+            jobs=self.store.jobs,
+            journal=self.store.journal,
+            records=self.store.records,
+            locales=self.locales,
+            open_chat=self.memory.stored_conversations.open_for_notice,
+            now=self.now,
+        )
+
+    @cached_property
     def background(self) -> JobRunner:
         """Runs the jobs that no reply waits for."""
         return build_job_runner(self)
@@ -506,7 +548,7 @@ class Runtime:
         """Runs turns."""
         return WorkerPool(
             self.store.journal,
-            TurnRunner(self.turn_services),
+            TurnRunner(self.turn_services, self.task_runner),
             turns=self.turns,
             slots=self.slots,
             meter=self.meter,

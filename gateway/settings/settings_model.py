@@ -176,6 +176,18 @@ class WebToolSettings(FrozenModel):
     ports: Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], BeforeValidator(split_list)] = ()
 
 
+class TaskSettings(FrozenModel):
+    """Background tasks; the limits from `minutes` on are those of one task."""
+
+    enabled: bool = False
+    at_once: Annotated[int, Field(ge=1, le=32)] = 4  # whose steps one gateway runs side by side
+    person_tasks: Annotated[int, Field(ge=1, le=20)] = 2  # that a person has at once
+    minutes: Annotated[int, Field(ge=1, le=240)] = 20
+    model_calls: Annotated[int, Field(ge=1, le=100)] = 20
+    tokens: Annotated[int, Field(ge=5_000, le=10_000_000)] = 100_000
+    usd: Dollars | None = None  # None = only the caps in money
+
+
 class ToolRightsSettings(FrozenModel):
     """Least role, chats and approval of a tool or a kind of tools; None = as the tool says."""
 
@@ -200,6 +212,7 @@ class ToolSettings(FrozenModel):
     files: bool = True  # the tools that list, read, write and delete files of the workspace
     reminders: bool = True  # the tools that set reminders, and sending them
     skills: Annotated[str, Field(min_length=1, max_length=4_096)] = "skills"  # their folder, relative to the home
+    tasks: TaskSettings = TaskSettings()
     rights: Mapping[str, ToolRightsSettings] = Field(default={})  # by kind or name of tools
 
 
@@ -392,6 +405,8 @@ def disabled_tools(settings: ToolSettings) -> Mapping[str, str]:
         disabled |= dict.fromkeys(_FILE_TOOLS, "PARLOUR_TOOLS__FILES is false")
     if not settings.reminders:
         disabled |= dict.fromkeys(_REMINDER_TOOLS, "PARLOUR_TOOLS__REMINDERS is false")
+    if not settings.tasks.enabled:
+        disabled["task"] = "PARLOUR_TOOLS__TASKS__ENABLED is false"
     if not settings.code.compute:
         disabled["compute"] = "PARLOUR_TOOLS__CODE__COMPUTE is false"
     elif find_spec(_INTERPRETER) is None:

@@ -90,7 +90,7 @@ _IS_TOLD = sql(
 _DROP = sql(
     "UPDATE inbox SET state = 'stopped', ended_at = ? WHERE",
     _IS_TOLD,
-    "AND state IN ('waiting', 'stamped') AND message_id NOT LIKE 'job:remind/%'",
+    "AND state IN ('waiting', 'stamped') AND message_id NOT LIKE 'job:remind/%' AND message_id NOT LIKE 'job:task/%'",
     "AND NOT (state = 'stamped' AND (EXISTS (SELECT 1 FROM step WHERE step.turn = inbox.turn AND step.n > 0)",
     "OR EXISTS (SELECT 1 FROM outbox WHERE outbox.id = inbox.turn || '.0'))) RETURNING turn",
 )
@@ -408,9 +408,9 @@ def waiting_rows(database: Database, key: str, sender: str) -> tuple[InboxRow, .
 
 
 def drop(database: Database, key: str, sender: str, before: int, at: int) -> int:
-    """End the unclaimed rows of *key* as stopped, except reminders and rows of a turn with steps or a preview.
+    """End the unclaimed rows of *key* as stopped, except reminders, ends of tasks, and turns that have begun.
 
-    Such a turn gets a step that ends it at its next claim, also if that is after a kill.
+    A turn with steps or a preview gets a step that ends it at its next claim, also if that is after a kill.
     """
     told = (key, sender, sender, before)
     dropped = database.execute(_DROP, (at, *told)).fetchall()

@@ -61,6 +61,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = {
     "tool_calls": ("Tool calls by tool and outcome.", "tool", "outcome"),
     "tool_questions": ("Questions about tool calls: allowed, denied, lapsed.", "state"),
     "reminders": ("Reminders: fired, late (over a day), paused.", "state"),
+    "tasks": ("Background tasks: started, and how each ended.", "state"),
     "jobs": ("Background jobs: done, failed, put_off (postponed).", "kind", "outcome"),
     "delivered": ("Message parts delivered.", "channel"),
     "delivery_retries": ("Message parts sent again: later, unknown, format.", "channel", "reason"),

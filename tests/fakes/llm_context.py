@@ -168,6 +168,7 @@ def context(
         stage_job=_pass_over,
         end_jobs=_pass_over,
         schedule=cast("Any", None),
+        tasks=cast("Any", None),
         send=cast("Any", _refuse),
         read_page=_refuse,
         progress=_pass_over,

@@ -4,7 +4,7 @@ python -m tests.faults                      the relay, everything (an hour on tw
 python -m tests.faults --chats 1            one turn only
 python -m tests.faults --platform slack --mode kill_before reply_lost
 python -m tests.faults --stage pairing claim cap alert    decisions about people, killed at every call
-python -m tests.faults --stage question reminder    a call that a person allows, a reminder: killed at every call
+python -m tests.faults --stage question reminder task    a call that a person allows, a reminder, a task: the same
 python -m tests.faults --chats 1 --list           every call of one turn, numbered; nothing is played
 python -m tests.faults --mode kill_before --at 57 --no-key    one scenario, its folder kept if it goes wrong
 python -m tests.faults --chats 50 --mode kill_before --from 420   go on with a run that was interrupted

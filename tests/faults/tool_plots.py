@@ -1,4 +1,4 @@
-"""Promises of tools, killed on their way: a call that a person allows, and the life of a reminder."""
+"""Promises of tools, killed on their way: a call that a person allows, the life of a reminder, and a task."""
 
 from __future__ import annotations
 
@@ -15,11 +15,18 @@ from tests.faults.process_pool import ChildConnection
 
 _LETTER, _REMIND = "write to bob", "remind me of the stand-up"
 _ALLOWED, _SENT, _UNKNOWN = "Allowed: ", "It is done.", "It is not known whether these steps completed"
+_LOOK, _LOOKING, _FOUND = "look into the ferries", "I am looking into it.", "The second ferry is the cheapest."
 _SET, _FIRED, _SNOOZED, _STOPPED = "It is set.", "⏰ stand-up", "I'll remind you again", "is stopped"
 _PRESS = re.compile(r"/tools allow q[a-z2-7]{10}")
 _REMINDER = re.compile(r"/reminders snooze (r[a-z2-7]{8}) 10")
-_CALLS = {_LETTER: ("send_letter", {"to": "bob"}), _REMIND: ("remind", {"what": "stand-up", "in_minutes": 30})}
-_ANSWERS = {_LETTER: "I have asked.", _REMIND: _SET}
+_STEP = "[task k"  # what the model of a task reads first
+_CALLS = {
+    _LETTER: ("send_letter", {"to": "bob"}),
+    _REMIND: ("remind", {"what": "stand-up", "in_minutes": 30}),
+    _STEP: ("memory_search", {"query": "ferries"}),
+    _LOOK: ("task", {"goal": "compare them"}),
+}
+_ANSWERS = {_LETTER: "I have asked.", _REMIND: _SET, _LOOK: _LOOKING, _STEP: _FOUND}
 
 
 class ToolPlot(AccessPlot):
@@ -112,4 +119,27 @@ class ReminderPlot(ToolPlot):
         ]
 
 
-TOOL_PLOTS: Mapping[str, type[AccessPlot]] = {plot.name: plot for plot in (QuestionPlot, ReminderPlot)}
+class TaskPlot(ToolPlot):
+    """A task is promised, looks something up, and its end comes into the chat."""
+
+    name = "task"
+
+    async def play(self) -> None:
+        """Ask, and wait for the promise and for the end."""
+        self.write(MAL, _LOOK)
+        await self.see(MAL, _LOOKING)
+        await self.see(MAL, _FOUND)
+        await self.confirmed()
+
+    def wrong(self, journal: sqlite3.Connection, asked: int) -> list[str]:
+        """One promise, one end, and one row that is kept of it; each step is asked for once, or once more."""
+        return [
+            *self.shows_each({_LOOKING: 1, _FOUND: 1}),
+            *rows_match(journal, "SELECT count(*) FROM job WHERE kind = 'task'", [(0,)]),
+            *rows_match(journal, "SELECT count(*) FROM job WHERE kind = 'task-end'", [(1,)]),
+            *([] if asked <= _MOST_ASKED else [f"the model was asked {asked} times"]),
+        ]
+
+
+_MOST_ASKED = 6  # two for the promise, two for the task; a kill repeats one, and its journal may know of no other
+TOOL_PLOTS: Mapping[str, type[AccessPlot]] = {plot.name: plot for plot in (QuestionPlot, ReminderPlot, TaskPlot)}

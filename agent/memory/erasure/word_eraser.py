@@ -425,6 +425,9 @@ def may_clear(requester: ErasureRequester) -> Callable[[Line], bool]:
     return is_allowed
 
 
+_OWN_TEXTS = ("text", "result", "steps")  # of what a person set; other fields are not what was said
+
+
 def clear_job(job: Job, kind: JobKind | None, pattern: ErasurePattern, requester: ErasureRequester) -> Job | None:
     """Return a job of *kind* without the words; None if nothing of it is left to do."""
     match JobErasure.NONE if kind is None else kind.erasure:
@@ -432,7 +435,7 @@ def clear_job(job: Job, kind: JobKind | None, pattern: ErasurePattern, requester
             return job
         case JobErasure.OWN:
             is_allowed = requester.may_all or job.payload.get("person") == requester.account.name
-            return None if is_allowed and pattern.in_text(str(job.payload.get("text", ""))) else job
+            return None if is_allowed and pattern.in_any([job.payload.get(name) for name in _OWN_TEXTS]) else job
         case JobErasure.ANSWER if "answer" in job.payload:
             has_words = requester.may_all and pattern.in_any(job.payload)
             return replace(job, payload=_clear_payload(job.payload, pattern)) if has_words else job

@@ -16,6 +16,7 @@ class JobPace(Enum):
     QUICK = "quick"  # one after the other, as soon as they are due
     SLOW = "slow"  # they ask a model: a few at a time, while the token budget allows it
     LONG = "long"  # they read a lot, and ask no model: one at a time
+    TASK = "task"  # steps of what a person started: a few at a time, within the caps of that person
 
 
 class JobErasure(Enum):

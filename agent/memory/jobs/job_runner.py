@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 2  # slow jobs: turns have priority at the model
+TASKS_AT_ONCE = 4
 _QUICK_AT_ONCE = 32
 # The wall clock may jump and the machine may sleep, and the token budget has a new day: no event tells of these.
 LONGEST_SLEEP = timedelta(seconds=30)
@@ -84,6 +85,7 @@ class JobRunner:
         handlers: Mapping[JobKind, Handler],
         *,
         at_once: int = AT_ONCE,
+        tasks_at_once: int = TASKS_AT_ONCE,
         token_budget: TokenBudget | None = None,
         now: Callable[[], datetime] = utc_now,
         meter: MetricsRecorder | None = None,
@@ -92,16 +94,19 @@ class JobRunner:
     ) -> None:
         """Run jobs that are due at their pace, of slow ones at most *at_once*, while the token budget allows it.
 
+        Of the steps of tasks at most *tasks_at_once* run side by side.
+
         No job starts while a turn has all *slots* to itself.
         """
         self._slots = slots or WorkerSlots(1)
         self._jobs = jobs
         self._handlers = handlers
         self._kinds = by_name(handlers)
-        self._quick, self._slow, self._long = (
+        self._quick, self._slow, self._long, self._steps = (
             tuple(name for name, kind in self._kinds.items() if kind.pace is pace) for pace in JobPace
         )
         self._at_once = at_once
+        self._tasks_at_once = tasks_at_once
         self._token_budget = token_budget
         self._now = now
         self._meter = meter
@@ -190,10 +195,11 @@ class JobRunner:
         if self._token_budget is not None:
             self._token_budget.reserve(*(job.id for job in slow))
         long = await self._due(self._long, 1 - self._in_slots(self._long))
-        for job in (*slow, *long):
+        steps = await self._due(self._steps, self._tasks_at_once - self._in_slots(self._steps))
+        for job in (*slow, *long, *steps):
             self._running[job.id] = job.kind
             tasks.create_task(self._in_a_slot(job), name=f"{job.kind} {job.scope}")
-        return bool(quick or slow or long)
+        return bool(quick or slow or long or steps)
 
     async def _startable_jobs(self) -> int:
         """Return the number of slow jobs that may start: free slots, limited by the day's token budget."""

@@ -307,6 +307,7 @@ def test_the_installed_tools() -> None:
         "reminder_change",
         "reminders",
         "send_file",
+        "task",
         "vector_search",
     )
     assert all(box.is_repeatable(ToolCall("c", name, "{}")) for name in (*box.names, "no_such_tool"))
