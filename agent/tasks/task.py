@@ -1,7 +1,7 @@
 """A background task: the job that it is stored as, its budget, and the message that brings its end into the chat.
 
 A task is one row at a time. Each step of it, a request to the model or the calls that the model made, replaces the row
-by the next in one transaction. So a kill loses one step at most, any gateway goes on from the last one, and a row that
+by the next in one transaction. So a kill loses one step at most, any gateway continues from the last, and a row that
 was removed (stopped, forgotten) is not written again.
 """
 
@@ -28,7 +28,7 @@ _AT_ONCE = timedelta(0)
 
 
 class TaskState(StrEnum):
-    """How far a task is, or how it ended."""
+    """The state of a task."""
 
     WAITING = "waiting"  # no worker has taken it
     RUNNING = "running"
@@ -162,7 +162,7 @@ class Task:
         return replace(self, state=TaskState.RUNNING, started_at=now, slices=self.slices + 1)
 
     def end(self, state: TaskState, now: datetime, result: str = "") -> Task:
-        """Return the task as one that ended so; what it has read is not kept."""
+        """Return the task as one that ended so, without its steps."""
         return replace(self, state=state, ended_at=now, steps=(), result=cut_bytes(result, LONGEST_RESULT))
 
     def stop(self, now: datetime) -> Task:

@@ -82,7 +82,7 @@ class TaskAccess:
         )
 
     async def _check_caps(self, pending: Sequence[Task]) -> None:
-        """Raise ToolFailed unless each daily cap has room for the budget, beside what *pending* tasks may still use."""
+        """Raise ToolFailed unless the budget fits each daily cap beside the rest of the *pending* tasks' budgets."""
         limits = self.services.limits
         tokens = limits.tokens + sum(max(limits.tokens - each.tokens, 0) for each in pending)
         dollars = limits.dollars + sum(max(limits.dollars - each.dollars, 0.0) for each in pending)

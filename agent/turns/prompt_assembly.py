@@ -149,7 +149,7 @@ class PromptAssembler:
         return await self.read_scope(turn.scope, session.memory_version if session.scope == turn.scope else "")
 
     async def read_scope(self, scope: str, version: str = "") -> MemoryView:
-        """Return what *scope* remembers; the *version* that the caller has seen of it spares a look at the store."""
+        """Return the memory of *scope*; nothing is read while *version*, as of a claim, is the one that was read."""
         return await self._memory.view(scope, version)
 
     async def _denial_lines(self, turn: Turn) -> list[Line]:

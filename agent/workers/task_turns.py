@@ -66,11 +66,11 @@ class StepCollector:
     steps: list[TurnStep] = field(default_factory=list)
 
     async def step(self, lease: TurnLease, *steps: TurnStep) -> None:  # noqa: ARG002 - the row is the lease
-        """Take steps; the opening is made anew for each."""
+        """Take steps without the opening, which each step of a task writes again."""
         self.steps += [each for each in steps if each.n]
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:  # noqa: ARG002
-        """Return nothing: nobody writes in a task."""
+        """Return no messages."""
         return ()
 
     def watch_messages(
@@ -142,22 +142,22 @@ class TaskRunner:
         if job.attempts >= _MOST_TRIES:
             return task.end(TaskState.FAILED, now)
         limits = services.tasks.limits
-        left = ((task.started_at or now) + limits.duration - now).total_seconds()
-        turn = await self._open(task, row, context, admission) if left > 0 else None
-        if turn is None:  # no time is left, or the budget has no room for another request
+        seconds = ((task.started_at or now) + limits.duration - now).total_seconds()
+        turn = await self._open(task, row, context, admission) if seconds > 0 else None
+        if turn is None:  # no time is left, or another request exceeds the budget
             return task.end(TaskState.EXHAUSTED, now)
         if await services.caps.admit_turn(row.message, task.id, turn.capped_sender) is not None:
             return task.end(TaskState.CAPPED, now)
         try:
-            return await self._step(task, turn, left)
+            return await self._step(task, turn, seconds)
         finally:
             services.caps.end_turn(task.id)
 
-    async def _step(self, task: Task, turn: Turn, left: float) -> Task | RetryJobLater:
-        """Make a step within *left* seconds."""
+    async def _step(self, task: Task, turn: Turn, seconds: float) -> Task | RetryJobLater:
+        """Make a step within *seconds*."""
         collector, loop_time = StepCollector(), asyncio.get_running_loop().time
         loop = self._services.loop.pausing(collector, TaskReview(self._services.loop.reviewer))
-        until = loop_time() + left
+        until = loop_time() + seconds
         try:
             async with asyncio.timeout_at(until) as limit:
                 self._running[task.id] = limit
@@ -195,7 +195,7 @@ class TaskRunner:
         )
 
     async def _open(self, task: Task, row: InboxRow, context: MessageContext, admission: Admitted) -> Turn | None:
-        """Return the turn of the next step with its prompt; None if the budget has no room for its request."""
+        """Return the turn of the next step with its prompt; None if its request exceeds the budget."""
         limits = self._services.tasks.limits
         turn = await self._assemble(task, row, context, admission)
         if turn.draft.open_calls:  # nothing is asked in this step
@@ -252,7 +252,7 @@ class TaskRunner:
     async def run_end(self, turn: Turn) -> bool:
         """Commit the end of a task as the bot's message, once; return False for any other turn.
 
-        Nothing is said of a task that was stopped or forgotten meanwhile.
+        A task that was stopped or forgotten since says nothing.
         """
         if not is_task_end(turn.message):
             return False
@@ -290,6 +290,6 @@ def _words(task: Task, zone: str) -> str:
 
 
 def _end_words(task: Task, language: str) -> str:
-    """Return what the chat reads at the end of a task."""
+    """Return the text about the end of a task for its chat."""
     head = translate(f"tasks.end_{task.state}", language, what=short(task.goal))
     return f"{head}\n\n{task.result}" if task.result else head

@@ -123,6 +123,7 @@ class TaskPlot(ToolPlot):
     """A task is promised, looks something up, and its end comes into the chat."""
 
     name = "task"
+    settings = {"tools": {"tasks": {"enabled": True}}}  # noqa: RUF012 - declared with its type above
 
     async def play(self) -> None:
         """Ask, and wait for the promise and for the end."""

@@ -83,6 +83,7 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "quiet": (OPEN, OPEN),
     "quiet 22:00-07:00": (OPEN, ADMIN),
     "reminders": (OPEN, OPEN),
+    "tasks": (OPEN, OPEN),
     "timezone": (OPEN, OPEN),
     "timezone Europe/Berlin": (OPEN, ADMIN),
     "tools": (OPEN, OPEN),
