@@ -24,11 +24,12 @@ from agent.tasks.task_access import TaskServices
 from agent.tools.tool_questions import StandingDecisions, ToolApprovals
 from agent.turns.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.turns.turn import RunningTurns
-from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
+from gateway.events import InboundMessage, OutboundKind, PlatformAccount, Role, SessionKey
 from gateway.ports.access import DecisionActor, ToolCallCaps
 from gateway.ports.journal import AcceptOutcome, Job, MessageOutcome, TurnRecord
 
 if TYPE_CHECKING:
+    from agent.mcp.servers import McpServers
     from agent.memory.search.scope_recall import ScopeRecall
     from gateway.access.usage_caps import UsageCapTracker
     from gateway.chat_locales import ChatLocales
@@ -144,6 +145,8 @@ class CommandServices:
     interrupt_task: Callable[[str], None]  # by its id: the step that this gateway runs of it ends
     approvals: ToolApprovals
     decisions: StandingDecisions
+    mcp: McpServers
+    find_direct_chat: Callable[[str, PlatformAccount], Awaitable[SessionKey | None]]  # of an account, in a channel
     status: Callable[[], Awaitable[Mapping[str, Any]]]  # facts of /status, by name; raises StoreUnavailable
 
     async def archive(self, job: Job) -> bool:

@@ -88,6 +88,9 @@ async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     if found is not None and (needed := _needed_role(context, found[0])) is not None:
         text = context.translate(f"commands.only_{needed}", command=f"tools {first_word(context.args)}")
         return CommandReply(text=text, is_private=True, outcome="refused", tool=found[0].tool)
+    if found is not None and found[0].is_personal and found[0].sender != context.message.sender.id:
+        text = context.translate("tools.only_asker")
+        return CommandReply(text=text, is_private=True, outcome="refused", tool=found[0].tool)
     if found is None or not approvals.claim(found[0], context.turn.id):
         return settled
     question, job = found

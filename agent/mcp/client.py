@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +43,7 @@ _GRACE = 3.0  # seconds that the child has to end a job that was stopped; then i
 
 
 class McpFailed(ParlourError):
-    """A job failed. With *is_sent* the server may have acted; *kind* is one of the child's kinds."""
+    """A job failed. With *is_sent* the server may have acted; *kind* is `login` or one of the child's kinds."""
 
     def __init__(self, text: str, kind: str, *, is_sent: bool = False) -> None:
         super().__init__(text)
@@ -58,6 +58,17 @@ class ServerAddress:
     name: str
     url: str
     is_private: bool = False  # the operator says so: its address may be one that is not on the public internet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLogin:
+    """The login that a job uses; none by default."""
+
+    person: str = ""  # the account, in a form that does not tell it
+    token: str = field(default="", repr=False)
+
+
+NOBODY = CallLogin()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +94,9 @@ class McpResult:
 @dataclass(eq=False)
 class _PendingJob:
     done: asyncio.Future[Mapping[str, Any]]
+    login: CallLogin
     progress: Callable[[str, int, int], None] | None = None
+    is_refused: bool = False  # the server wants a login, or another one
 
 
 class McpChild:
@@ -109,7 +122,10 @@ class McpChild:
         return self._process.pid if self._process is not None else 0
 
     async def run(
-        self, fields: Mapping[str, Any], progress: Callable[[str, int, int], None] | None = None
+        self,
+        fields: Mapping[str, Any],
+        login: CallLogin,
+        progress: Callable[[str, int, int], None] | None = None,
     ) -> Mapping[str, Any]:
         """Return the result of a job. Raises McpFailed."""
         self.users += 1
@@ -120,23 +136,25 @@ class McpChild:
             except TimeoutError:
                 raise McpFailed("it is busy with other calls", "busy") from None
             try:
-                return await self._run(fields, progress)
+                return await self._run(fields, _PendingJob(asyncio.get_running_loop().create_future(), login, progress))
             finally:
                 self._slots.release()
         finally:
             self.users -= 1
             self._wait_idle()
 
-    async def _run(
-        self, fields: Mapping[str, Any], progress: Callable[[str, int, int], None] | None
-    ) -> Mapping[str, Any]:
+    async def _run(self, fields: Mapping[str, Any], job: _PendingJob) -> Mapping[str, Any]:
         await self._start()
-        number, job = next(self._numbers), _PendingJob(asyncio.get_running_loop().create_future(), progress)
+        number = next(self._numbers)
         self._jobs[number] = job
         where = {"name": self.server.name, "url": self.server.url, "version": package_version()}
-        self._write({"job": number, "server": where, **fields})
+        self._write({"job": number, "server": where, "person": job.login.person, **fields})
         try:
             return await asyncio.shield(job.done)
+        except McpFailed as error:
+            if job.is_refused:
+                raise McpFailed("the server wants a login", "login", is_sent=error.is_sent) from None
+            raise
         except asyncio.CancelledError:
             self._write({"cancel": number})
             await asyncio.wait({job.done}, timeout=_GRACE)
@@ -225,7 +243,7 @@ class McpChild:
             if len(self._requests) >= _MOST_REQUESTS:
                 self._write({"http": number, "failed": "too many requests are open", "is_sent": False})
                 return
-            sending = self._relay.send(frame, self.server, self._write, self._drain)
+            sending = self._send(frame)
             task = self._requests[number] = asyncio.create_task(sending, name="mcp request")
             task.add_done_callback(lambda _: self._requests.pop(number, None))
         elif (job := self._jobs.get(frame["job"])) is not None and not job.done.done():
@@ -237,6 +255,18 @@ class McpChild:
                 job.done.set_exception(McpFailed(str(frame["failed"])[:1_000], str(frame["kind"]), is_sent=is_sent))
             else:
                 job.done.set_result(frame["done"])
+
+    async def _send(self, frame: Mapping[str, Any]) -> None:
+        """Send a request of the child, with the login of a job that runs: otherwise the child has none."""
+        person = frame["person"]
+        jobs = [each for each in self._jobs.values() if each.login.person == person]
+        if person and not jobs:
+            self._write({"http": frame["http"], "failed": "no call of this login runs", "is_sent": False})
+            return
+        token = jobs[-1].login.token if jobs else ""
+        if await self._relay.send(frame, self.server, token, self._write, self._drain):
+            for each in jobs:
+                each.is_refused = True
 
     def _write(self, frame: Mapping[str, Any]) -> None:
         """Write a line to the child, unless it has ended."""
@@ -261,9 +291,9 @@ class McpClient:
         self._choosing = asyncio.Lock()
         self._is_closed = False
 
-    async def list_tools(self, server: ServerAddress) -> tuple[Sequence[ListedTool], int]:
+    async def list_tools(self, server: ServerAddress, login: CallLogin = NOBODY) -> tuple[Sequence[ListedTool], int]:
         """Return the tools that *server* offers now, and how many more it has than are taken. Raises McpFailed."""
-        done = await (await self._child(server)).run({})
+        done = await (await self._child(server)).run({}, login)
         tools = [
             ListedTool(name=each["name"], description=each["description"], schema=each["schema"], digest=each["digest"])
             for each in done["tools"]
@@ -279,6 +309,7 @@ class McpClient:
         *,
         key: str,
         may_repeat: bool,
+        login: CallLogin = NOBODY,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> McpResult:
         """Call *tool*, if the server still describes it as *digest* says. Raises McpFailed.
@@ -287,7 +318,7 @@ class McpClient:
         session has swallowed is made once more.
         """
         fields = {"tool": tool, "digest": digest, "arguments": arguments, "key": key, "may_repeat": may_repeat}
-        done = await (await self._child(server)).run(fields, progress)
+        done = await (await self._child(server)).run(fields, login, progress)
         pictures = list[bytes]()
         for part in done["parts"]:
             with suppress(binascii.Error, ValueError):

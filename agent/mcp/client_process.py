@@ -16,6 +16,7 @@ import os
 import resource
 import sys
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -50,6 +51,7 @@ LONGEST_SCHEMA = 8 << 10
 LONGEST_DESCRIPTION = 1_024  # characters
 LONGEST_RESULT = 1 << 20  # bytes
 MOST_PARTS = 20  # of a result
+MOST_CONNECTIONS = 16  # of people
 _LONGEST_SESSION = 600.0  # seconds, after which the tools are listed and compared again
 _UNTRIED_AFTER = 30.0  # seconds after which a session of the old protocol is tried before a call that acts
 _CLOSE_WITHIN = 2.0
@@ -82,14 +84,15 @@ _attempt: ContextVar[_CallRequests | None] = ContextVar("attempt", default=None)
 class RelayTransport(httpx2.AsyncBaseTransport):
     """Sends requests through the gateway."""
 
-    def __init__(self, relay: RequestRelay) -> None:
+    def __init__(self, relay: RequestRelay, person: str) -> None:
         self._relay = relay
+        self._person = person
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Return the response, whose body is read as it arrives. Raises httpx2.TransportError."""
         if request.method == "GET":  # a stream of the server's own messages, none of which is wanted
             return httpx2.Response(405, request=request)
-        return await self._relay.send(request, await request.aread())
+        return await self._relay.send(request, await request.aread(), self._person)
 
 
 class RequestRelay:
@@ -99,8 +102,8 @@ class RequestRelay:
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Queue[Frame]] = {}
 
-    async def send(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
-        """Send *request*. Raises httpx2.TransportError."""
+    async def send(self, request: httpx2.Request, body: bytes, person: str) -> httpx2.Response:
+        """Send *request* with the login of *person*, if it is not empty. Raises httpx2.TransportError."""
         number, frames = next(self._numbers), asyncio.Queue[Frame]()
         self._open[number] = frames
         attempt = _attempt.get()
@@ -111,6 +114,7 @@ class RequestRelay:
             write(
                 {
                     "http": number,
+                    "person": person,
                     "method": request.method,
                     "url": str(request.url),
                     "headers": [
@@ -174,6 +178,7 @@ class McpConnection:
     """A connection to the server, held open by a separate task, as the SDK requires."""
 
     server: Frame
+    person: str  # whose login its requests have; "" = nobody's
     relay: RequestRelay
     client: Client | None = None
     tools: Mapping[str, tuple[Tool, str]] = field(default_factory=dict)  # with their digests, by name
@@ -197,7 +202,7 @@ class McpConnection:
         self.opened_at = self.used_at = time.monotonic()
 
     async def _run(self, is_open: asyncio.Future[None]) -> None:
-        transport = RelayTransport(self.relay)
+        transport = RelayTransport(self.relay, self.person)
         try:
             async with httpx2.AsyncClient(transport=transport, timeout=None) as http:
                 streams = streamable_http_client(self.server["url"], http_client=http, max_sse_event_size=LONGEST_EVENT)
@@ -274,8 +279,8 @@ class McpJobs:
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
         self._relay = RequestRelay()
-        self._connection: McpConnection | None = None
-        self._opening = asyncio.Lock()
+        self._connections: dict[str, McpConnection] = {}  # by person, the longest unused first
+        self._opening = defaultdict[str, asyncio.Lock](asyncio.Lock)  # by person
         self._jobs: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -309,9 +314,10 @@ class McpJobs:
 
     async def _list(self, frame: Frame) -> Mapping[str, Any]:
         """Return the tools that the server offers now."""
-        if self._connection is not None:
-            self._connection.is_stale = True
-        connection = await self._connect(frame["server"])
+        person = frame["person"]
+        if (connection := self._connections.get(person)) is not None:
+            connection.is_stale = True
+        connection = await self._connect(frame["server"], person)
         tools = [
             {
                 "name": tool.name,
@@ -326,7 +332,7 @@ class McpJobs:
     async def _call(self, number: int, frame: Frame) -> Mapping[str, Any]:
         """Call a tool; again over a new connection if the server has forgotten ours and the call may be repeated."""
         for is_last in (False, True):
-            connection, attempt = await self._connect(frame["server"]), _CallRequests()
+            connection, attempt = await self._connect(frame["server"], frame["person"]), _CallRequests()
             tool, digest = connection.tools.get(frame["tool"], (None, ""))
             if tool is None or digest != frame["digest"]:
                 raise CallFailed("the tool has changed since it was pinned", "changed")
@@ -363,21 +369,26 @@ class McpJobs:
                 self._relay.abort(each)
             connection.calls -= 1
             connection.used_at = time.monotonic()
-            if connection is not self._connection:
+            if connection is not self._connections.get(connection.person):
                 await connection.retire()
 
-    async def _connect(self, server: Frame) -> McpConnection:
-        """Return the open connection; open another one if it is of no use. Calls over an earlier one go on."""
-        async with self._opening:
-            connection = self._connection
+    async def _connect(self, server: Frame, person: str) -> McpConnection:
+        """Return the open connection of *person*; open another one if it is of no use.
+
+        Calls over an earlier one go on. Each person has their own, since a server may have a session for each login.
+        """
+        async with self._opening[person]:
+            connection = self._connections.pop(person, None)
             if connection is not None and connection.server == server and await connection.is_usable():
+                self._connections[person] = connection
                 return connection
-            self._connection = None
             if connection is not None:
                 await connection.retire()
-            connection = McpConnection(server, self._relay)
+            connection = McpConnection(server, person, self._relay)
             await connection.open()
-            self._connection = connection
+            self._connections[person] = connection
+            while len(self._connections) > MOST_CONNECTIONS:
+                await self._connections.pop(next(iter(self._connections))).retire()
             return connection
 
 

@@ -23,6 +23,7 @@ _CONNECT_WITHIN = 10.0
 _PASSED_TO_SERVER = frozenset({"accept", "content-type", "last-event-id", "user-agent"})
 _PASSED_TO_CHILD = frozenset({"content-type", "location", "mcp-session-id", "retry-after"})
 _OF_PROTOCOL = "mcp-"  # headers of the protocol, in either direction
+_UNAUTHORIZED = 401
 _METHODS = frozenset({"POST", "DELETE"})
 
 Frame = Mapping[str, Any]
@@ -45,13 +46,20 @@ class HttpRelay:
         self,
         frame: Frame,
         server: ServerAddress,
+        token: str,
         write: Callable[[Frame], None],
         drain: Callable[[], Awaitable[None]],
-    ) -> None:
-        """Send the request of *frame* to *server* and *write* the response as it arrives."""
+    ) -> bool:
+        """Send the request of *frame* to *server*, with *token* if there is one; *write* the response as it arrives.
+
+        Return True if the server has refused it because it wants a login, or another one: then it has not acted.
+        """
         number, is_sent = frame["http"], False
         try:
-            async with self._request(frame, server) as response:
+            async with self._request(frame, server, token) as response:
+                if response.status == _UNAUTHORIZED:
+                    write({"http": number, "failed": "it wants a login", "is_sent": False})
+                    return True
                 is_sent = True
                 headers = [
                     [name, value]
@@ -72,9 +80,10 @@ class HttpRelay:
             write({"http": number, "failed": str(error), "is_sent": is_sent or error.is_sent})
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, KeyError, TypeError) as error:
             write({"http": number, "failed": _reason(error), "is_sent": is_sent or not _is_unsent(error)})
+        return False
 
     @asynccontextmanager
-    async def _request(self, frame: Frame, server: ServerAddress) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _request(self, frame: Frame, server: ServerAddress, token: str) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send the request of *frame*. Raises McpFailed, aiohttp.ClientError, OSError, and ValueError for a bad one."""
         method, target = frame["method"], URL(frame["url"])
         # A slash at the end is the one redirect that many servers make.
@@ -92,6 +101,8 @@ class HttpRelay:
         }
         # Packed bodies are not asked for: what a small one unpacks to has no bound.
         headers["Accept-Encoding"] = "identity"
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
         session = self._session(is_private=server.is_private)
         async with session.request(
             method, target, headers=headers, data=base64.b64decode(frame["body"]) or None, allow_redirects=False

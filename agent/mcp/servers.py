@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,7 +22,9 @@ from urllib.parse import urlsplit
 import structlog
 
 from agent.llm.chat_model import ToolCall
-from agent.mcp.client import ListedTool, McpClient, McpFailed, McpResult, ServerAddress
+from agent.mcp.client import NOBODY, CallLogin, ListedTool, McpClient, McpFailed, McpResult, ServerAddress
+from agent.mcp.logins import KeyMissing, LoginNeeded, LoginServer, LoginUnavailable, PersonLogins, client_row
+from agent.mcp.oauth import LoginConfig, OAuthFailed, choose_auth_method, parse_scopes
 from agent.memory.storage.messages import TAINTED, is_tainted_line
 from agent.tools.deferred_tools import USE_TOOL, inner_call
 from agent.tools.tool import (
@@ -37,6 +40,7 @@ from agent.tools.tool import (
     ToolResult,
 )
 from gateway.errors import NothingHappened, ToolFailed, UserError
+from gateway.events import ChatKind
 from gateway.ports.channel import CACHED_NOTES
 
 if TYPE_CHECKING:
@@ -84,6 +88,7 @@ class PinnedServer:
     is_private: bool
     pinned_at: str  # ISO 8601
     tools: Mapping[str, PinnedTool] = field(default_factory=dict)
+    login: LoginConfig | None = None  # how people sign in; None: nobody does
 
     @property
     def address(self) -> ServerAddress:
@@ -102,7 +107,8 @@ class PinnedServer:
             name: PinnedTool(**{**each, "use": ToolUse(each["use"]) if each["use"] else None})
             for name, each in facts.pop("tools").items()
         }
-        return cls(**facts, tools=tools)
+        login = facts.pop("login", None)
+        return cls(**facts, tools=tools, login=LoginConfig(**login) if login else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +128,10 @@ class ServerTrouble:
     remedy: str
 
 
+class _LoginWanted(UserError):
+    """A server lists its tools only to those who have signed in."""
+
+
 @dataclass(slots=True)
 class _ServerOutage:
     reason: str
@@ -132,7 +142,10 @@ class _ServerOutage:
 class McpServers:
     """The pinned servers of an installation, and their tools; served from memory."""
 
-    def __init__(self, client: McpClient, state: SqlChannelState, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, client: McpClient, state: SqlChannelState, logins: PersonLogins, now: Callable[[], datetime]
+    ) -> None:
+        self.logins = logins
         self._client = client
         self._state = state
         self._now = now
@@ -142,6 +155,7 @@ class McpServers:
         self._tools: Mapping[str, Tool] = {}
         self._outages: dict[str, _ServerOutage] = {}
         self._changed: set[tuple[str, str]] = set()  # server and digest of tools that were refused as changed
+        self._closed: set[str] = set()  # servers that want a login and have none set up
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -196,6 +210,9 @@ class McpServers:
             if changed:
                 text = f"{server.name} describes {', '.join(changed)} in another way than its pin, so they are off"
                 found.append(ServerTrouble(server=server.name, text=text, remedy=f"`parlour mcp review {server.name}`"))
+            if server.name in self._closed:
+                text = f"{server.name} wants people to sign in, which is not set up"
+                found.append(ServerTrouble(server=server.name, text=text, remedy=f"`parlour mcp login {server.name}`"))
             if (outage := self._outages.get(server.name)) is not None:
                 text = f"{server.name} could not be reached: {outage.reason}"
                 remedy = f"start it, or `parlour mcp remove {server.name}`"
@@ -205,7 +222,8 @@ class McpServers:
     async def add(self, name: str, url: str, *, is_private: bool) -> tuple[PinnedServer, int]:
         """Pin the server at *url* with the tools that it has now, none of them allowed.
 
-        Return it, and how many tools it has beyond the limits. Raises UserError and StoreUnavailable.
+        Return it, and how many tools it has beyond the limits. One that lists its tools only to those who have signed
+        in is pinned without any. Raises UserError and StoreUnavailable.
         """
         if not _NAME.fullmatch(name):
             raise UserError("a server's name has 1 to 24 small letters, digits and hyphens, a letter first")
@@ -217,7 +235,10 @@ class McpServers:
         server = PinnedServer(
             name=name, url=url, is_private=is_private, pinned_at=self._now().isoformat(timespec="seconds")
         )
-        listed, left_out = await self._list(server)
+        try:
+            listed, left_out = await self._list(server, NOBODY)
+        except _LoginWanted:
+            listed, left_out = (), 0
         server = replace(server, tools={each.name: _pin(each) for each in listed})
         if not await self._state.replace(_PREFIX + name, None, server.to_json()):
             raise UserError(f"{name} was pinned by somebody else just now")
@@ -237,13 +258,82 @@ class McpServers:
 
         return await self._change(name, change)
 
-    async def review(self, name: str, *, accept: bool) -> Sequence[ToolDifference]:
+    async def set_login(
+        self, name: str, *, client_id: str = "", secret: str = "", issuer: str = "", scopes: str = ""
+    ) -> PinnedServer:
+        """Let people sign in to the server *name*, as its metadata and those of its *issuer* say.
+
+        Without *client_id*, the server has to know clients by the address of their metadata. Raises UserError and
+        StoreUnavailable.
+        """
+        server, logins = self.server(name), self.logins
+        await logins.vault.make_key()
+        try:
+            found = await logins.client.read_metadata(server.address, issuer)
+            if not client_id and (secret or not found.takes_documents or not logins.document.startswith("https://")):
+                raise UserError(
+                    f"{found.issuer} has to know this gateway: register an application there with the redirect address"
+                    f" {logins.redirect}, and run `parlour mcp login {name} --client-id ID`"
+                    + ("" if found.takes_documents is False else "; or set web.public_url to an https address")
+                )
+            config = LoginConfig(
+                resource=found.resource,
+                issuer=found.issuer,
+                authorize=found.authorize,
+                token=found.token,
+                revoke=found.revoke,
+                client_id=client_id or logins.document,
+                secret=logins.vault.seal(secret, client_row(name)) if secret else "",
+                auth_method=choose_auth_method(found, has_secret=bool(secret)),
+                scopes=parse_scopes(scopes) or found.scopes,
+                sends_issuer=found.sends_issuer,
+                is_private=found.is_private,
+            )
+        except OAuthFailed as error:
+            hint = "; add --issuer if it is your own" if server.is_private and not issuer else ""
+            raise UserError(f"{name}: {error}{hint}") from None
+        self._closed.discard(name)
+        return await self._change(name, lambda server: replace(server, login=config))
+
+    async def unset_login(self, name: str) -> PinnedServer:
+        """End signing in to the server *name*, and remove the logins there. Raises UserError."""
+        server = await self._change(name, lambda server: replace(server, login=None))
+        await self.logins.forget(server=name)
+        return server
+
+    async def reset_logins(self) -> None:
+        """Remove all logins and client secrets, and forget the key that sealed them."""
+        await self.logins.forget()
+        for each in self.servers:
+            if each.login is not None and each.login.secret:  # it has to be given again
+                await self._change(each.name, lambda server: replace(server, login=None))
+        await self.logins.vault.forget_key()
+
+    @property
+    def login_names(self) -> Sequence[str]:
+        """The names of the servers that people sign in to."""
+        return [each.name for each in self.servers if each.login is not None]
+
+    def login_server(self, name: str) -> LoginServer | None:
+        """Return the server *name* as people sign in to it; None if it has no logins."""
+        self._refresh()
+        server = self._servers.get(name)
+        if server is None or server.login is None:
+            return None
+        return LoginServer(name=name, url=server.url, config=server.login)
+
+    async def review(self, name: str, *, accept: bool, accounts: Sequence[str] = ()) -> Sequence[ToolDifference]:
         """Compare a server with its pin; with *accept*, pin what it has now, and allow none that is new or changed.
 
-        Raises UserError and StoreUnavailable.
+        Where people sign in, the login of the first of *accounts* that has one is used. Raises UserError and
+        StoreUnavailable.
         """
         server = self.server(name)
-        listed, _ = await self._list(server)
+        try:
+            listed, _ = await self._list(server, await self._any_login(server, accounts))
+        except _LoginWanted as error:
+            first = f"`parlour mcp login {name}`; then " if server.login is None else ""
+            raise UserError(f"{error}: {first}an owner sends `/login {name}` to the bot, then compare again") from None
         found = {each.name: _pin(each) for each in listed}
         differences = [
             *(ToolDifference(name=each, what="removed") for each in server.tools if each not in found),
@@ -269,7 +359,9 @@ class McpServers:
         """Forget a server and its tools. Raises UserError."""
         self.server(name)
         await self._state.save(_PREFIX + name, None)
+        await self.logins.forget(server=name)
         self._outages.pop(name, None)
+        self._closed.discard(name)
 
     async def _change(self, name: str, change: Callable[[PinnedServer], PinnedServer]) -> PinnedServer:
         """Change a row as it is now, also beside another change. Raises UserError."""
@@ -281,13 +373,22 @@ class McpServers:
             if await self._state.replace(_PREFIX + name, before, server.to_json()):
                 return server
 
-    async def _list(self, server: PinnedServer) -> tuple[Sequence[ListedTool], int]:
+    async def _any_login(self, server: PinnedServer, accounts: Sequence[str]) -> CallLogin:
+        for each in accounts if server.login is not None else ():
+            with suppress(LoginNeeded, LoginUnavailable):
+                return await self.logins.find(server.name, each)
+        return NOBODY
+
+    async def _list(self, server: PinnedServer, login: CallLogin) -> tuple[Sequence[ListedTool], int]:
+        """Return the tools of a server. Raises UserError."""
         try:
             async with asyncio.timeout(_LIST_WITHIN):
-                return await self._client.list_tools(server.address)
+                return await self._client.list_tools(server.address, login)
         except TimeoutError:
             raise UserError(f"{server.name} ({server.url}) did not list its tools in {_LIST_WITHIN:.0f} s") from None
         except McpFailed as error:
+            if error.kind == "login":
+                raise _LoginWanted(f"{server.name} shows its tools only to those who have signed in") from None
             hint = "; add --private if the server is your own" if "public internet" in str(error) else ""
             raise UserError(f"{server.name} ({server.url}): {error}{hint}") from None
 
@@ -297,6 +398,7 @@ class McpServers:
         name = tool_name(server.name, pinned.name)
         is_read = pinned.use is ToolUse.READ
         kind = ToolKind.WEB if is_read else ToolKind.ACT
+        network = "private" if server.is_private else "public"
 
         async def run(context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
             return await self._call(server, pinned, context, arguments)
@@ -309,7 +411,7 @@ class McpServers:
             schema={
                 "type": "function",
                 # Not for the model: what a person allows is a tool at this address.
-                "server": f"{server.url} {'private' if server.is_private else 'public'}",
+                "server": " ".join([server.url, network, *([server.login.issuer] if server.login else [])]),
                 "function": {"description": pinned.description, "name": name, "parameters": pinned.schema},
             },
             kind=kind,
@@ -317,7 +419,8 @@ class McpServers:
             brings=ResultContent.WORDS,
             ask=AskRule.TAINTED if is_read else ASK_BY_KIND[kind],
             subject=lambda arguments: f"{server.name}: {pinned.name}",  # noqa: ARG005 - the whole tool
-            review=_ReadReview(server.name) if is_read else None,
+            review=_ReadReview(server.name, is_personal=server.login is not None) if is_read else None,
+            is_personal=server.login is not None,
             who=None,
             where=None,
             is_for_untyped=None,
@@ -333,20 +436,43 @@ class McpServers:
         outage = self._outages.get(server.name)
         if outage is not None and (left := outage.until - loop.time()) > 0:
             raise NothingHappened(f"{server.name} is down; next try in {left:.0f} s")
-        try:
-            result = await self._client.call(
-                server.address,
-                pinned.name,
-                pinned.digest,
-                arguments,
-                key=context.call_key,
-                may_repeat=pinned.use is ToolUse.READ,
-                progress=context.progress,
-            )
-        except McpFailed as error:
-            raise self._failed(server, pinned, error) from None
+        login = await self._login(server, context.account.name)
+        for is_last in (server.login is None, True):
+            try:
+                result = await self._client.call(
+                    server.address,
+                    pinned.name,
+                    pinned.digest,
+                    arguments,
+                    key=context.call_key,
+                    may_repeat=pinned.use is ToolUse.READ,
+                    login=login,
+                    progress=context.progress,
+                )
+            except McpFailed as error:
+                if is_last or error.kind != "login" or error.is_sent:
+                    raise self._failed(server, pinned, error) from None
+                login = await self._login(server, context.account.name, except_token=login.token)
+            else:
+                break
         self._outages.pop(server.name, None)
         return _tool_result(server.name, result)
+
+    async def _login(self, server: PinnedServer, account: str, *, except_token: str = "") -> CallLogin:
+        """Return the login for a call of the person with *account*. Raises NothingHappened."""
+        if server.login is None:
+            return NOBODY
+        try:
+            return await self.logins.find(server.name, account, except_token=except_token)
+        except LoginNeeded as error:
+            raise NothingHappened(
+                f"{error}. Ask them to send `/login {server.name}` to you; nobody else's login may be used"
+            ) from None
+        except LoginUnavailable as error:
+            raise NothingHappened(f"{error}; they need not sign in again. Try later") from None
+        except KeyMissing:
+            log.exception("login.key_missing")
+            raise NothingHappened(f"logins at {server.name} cannot be read here; an owner has to look") from None
 
     def _failed(self, server: PinnedServer, pinned: PinnedTool, error: McpFailed) -> ToolFailed:
         """Count a failed call and return the error for the model."""
@@ -355,6 +481,13 @@ class McpServers:
             self._changed.add((server.name, pinned.digest))
             log.warning("mcp.tool_changed", server=server.name, mend=f"parlour mcp review {server.name}")
             text = f"{server.name} has changed this tool since it was approved, so it is off until an owner looks at it"
+        elif error.kind == "login":
+            if server.login is None:
+                self._closed.add(server.name)
+                log.warning("mcp.login_not_set_up", server=server.name, mend=f"parlour mcp login {server.name}")
+                text = f"{server.name} wants people to sign in, which an owner has to set up first"
+            else:
+                text = f"{server.name} does not accept the login of this person; they may `/login {server.name}` again"
         elif error.kind == "down":
             failures = self._outages[server.name].failures + 1 if server.name in self._outages else 1
             pause = min(2.0 ** (failures - 1), _LONGEST_PAUSE)
@@ -373,10 +506,13 @@ class _ReadReview:
     of its arguments occurs in it or in what people wrote.
     """
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, *, is_personal: bool) -> None:
         self._prefix = tool_name(server, "")
+        self._is_personal = is_personal
 
     def __call__(self, arguments: Mapping[str, Any], facts: CallFacts) -> AskRule:
+        if self._is_personal and facts.chat_kind is not ChatKind.DIRECT:
+            return AskRule.ALWAYS  # everybody there sees what is the person's
         if not facts.is_tainted:
             return AskRule.NEVER
         calls: dict[str, ToolCall] = {}  # by id: the latest, since each turn counts anew

@@ -63,6 +63,7 @@ class QuestionReason(StrEnum):
     TAINTED = "tools.why_tainted"
     ACTS = "tools.why_acts"
     OTHERS = "tools.why_others"
+    SEEN = "tools.why_seen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class CallVerdict:
     subject: str = ""  # of the call in question
     can_last: bool = False  # a yes to the question may hold for 30 days
     is_for_owner: bool = False  # the question belongs into an owner's direct chat
+    is_personal: bool = False  # nobody but the turn's person may answer it
 
 
 def apply_rights(
@@ -157,7 +159,8 @@ def _reason_to_ask(tool: Tool, facts: CallFacts, asks: AskRule) -> QuestionReaso
     if facts.is_tainted and asks.covers(AskRule.TAINTED):
         return QuestionReason.TAINTED
     if asks.covers(AskRule.FIRST):
-        return QuestionReason.ACTS
+        is_seen = tool.is_personal and not tool.kind.has_effects
+        return QuestionReason.SEEN if is_seen else QuestionReason.ACTS
     # Otherwise a member could use the rights of the person who writes next.
     if tool.kind.has_effects and asks.covers(AskRule.TAINTED) and _has_other_members(facts):
         return QuestionReason.OTHERS
@@ -185,4 +188,6 @@ def _verdict_in_question(
     if decision and can_last:
         return CallVerdict()
     is_for_owner = facts.chat_kind is not ChatKind.DIRECT and (tool.who or RIGHTS[tool.kind].who) is Role.OWNER
-    return CallVerdict(question=why, subject=subject, can_last=can_last, is_for_owner=is_for_owner)
+    return CallVerdict(
+        question=why, subject=subject, can_last=can_last, is_for_owner=is_for_owner, is_personal=tool.is_personal
+    )

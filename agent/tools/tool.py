@@ -270,6 +270,7 @@ class Tool:
     timeout: timedelta
     page: int  # characters of a result that the model sees at once
     gives: tuple[str, ...]  # which abilities of `toolbox.ABILITIES` somebody has through it
+    is_personal: bool = False  # acts as the turn's person elsewhere: nobody else may allow a call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

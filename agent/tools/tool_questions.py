@@ -86,6 +86,7 @@ class ToolQuestion:
     subject: str = ""  # what the call is about, as the tool names it
     can_last: bool = False  # a yes may hold for 30 days
     is_for_owner: bool = False  # asked in an owner's direct chat, and decided by owners
+    is_personal: bool = False  # decided by the sender alone, whose login elsewhere it uses
     seconds: int = int(LIFETIME.total_seconds())  # until it lapses
 
     @property

@@ -146,6 +146,7 @@ class CallReviewer:
             subject=verdict.subject,
             can_last=verdict.can_last,
             is_for_owner=verdict.is_for_owner,
+            is_personal=verdict.is_personal,
             seconds=int(lifetime.total_seconds()),
             at=self._now().isoformat(timespec="seconds"),
         )

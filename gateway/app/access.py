@@ -204,6 +204,11 @@ class OwnerChats:
             person[1][self._address(each.channel, account, sessions)] = None
         return [tuple(addresses) for _, addresses in people]
 
+    async def find_direct(self, channel: str, account: PlatformAccount) -> SessionKey | None:
+        """Return the direct chat of anybody's *account* in *channel*; None if they have not written there."""
+        rows = (each for each in await self.records.sessions() if each.key.channel == channel)
+        return next((each.key.parent for each in rows if self._is_owners(each, {account})), None)
+
     def _is_reachable(self, owner: AccessListing) -> bool:
         return owner.channel in self.enabled and not self._is_local(SessionKey(owner.channel, owner.who))
 

@@ -88,6 +88,8 @@ async def open_app(
             closing=stack,
             restart=restart,
         )
+        if channels:
+            app.logins.vault.check()
         _build_all(app)
         await app.profiles.skills.reload()
         await take_over_model_facts(app.models, home.path)

@@ -214,6 +214,7 @@ def _build_erasure(
         people=app.store.people,
         links=app.store.links,
         scope_lock=scope_lock,
+        forget_logins=lambda accounts: app.logins.forget(accounts=accounts),
         kind=app.platform,
     )
     days = app.settings.memory.retention_days
@@ -227,6 +228,11 @@ def build_privacy(app: Runtime) -> PrivacyService:
     settings, store, memory = app.settings, app.store, app.memory
     longest = settings.files.max_mb * 1_000_000
     vectors = settings.tools.vector_memory
+
+    async def export_logins(person: str) -> list[dict[str, str]]:
+        found = await app.logins.of_person(person)
+        return [{"service": each.server, "account": each.account, "at": each.at.isoformat()} for each in found]
+
     exports = ExportJobs(
         home=app.home.path,
         jobs=store.jobs,
@@ -239,6 +245,7 @@ def build_privacy(app: Runtime) -> PrivacyService:
         history=store.history,
         files=store.files,
         staging=memory.staging,
+        logins=export_logins,
         limit=lambda channel: min(app.configured_channels.file_limit(channel), longest),
         zone=app.locales.zone,
         now=app.now,

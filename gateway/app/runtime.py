@@ -19,6 +19,7 @@ from agent.commands.command import CommandRouter
 from agent.commands.command_services import CommandServices
 from agent.llm.model_abilities import LearnedModels
 from agent.mcp.client import McpClient
+from agent.mcp.logins import PersonLogins
 from agent.mcp.servers import STATE, McpServers
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
@@ -65,6 +66,7 @@ from gateway.app.channels import (
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
 from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention
+from gateway.app.logins import build_logins, login_routes
 from gateway.app.memory import (
     MemoryServices,
     build_dreamer,
@@ -380,7 +382,14 @@ class Runtime:
         """MCP servers that the operator has pinned."""
         client = McpClient(proxy=self.settings.proxy_address)
         self.closing.push_async_callback(client.close)
-        return McpServers(client, self.store.state(STATE), self.now)
+        return McpServers(client, self.store.state(STATE), self.logins, self.now)
+
+    @cached_property
+    def logins(self) -> PersonLogins:
+        """People's logins at MCP servers."""
+        logins = build_logins(self)
+        self.closing.push_async_callback(logins.close)
+        return logins
 
     @cached_property
     def blobs(self) -> AttachmentStore:
@@ -613,6 +622,7 @@ class Runtime:
             [
                 *HealthEndpoints(partial(readiness, self)).routes(),
                 metrics_route(self.meter, observe=self.supervisor.shard_states, token=token),
+                *login_routes(self),
                 *(self.console.routes() if self.console is not None else ()),
                 *self.configured_channels.routes,
             ],

@@ -132,6 +132,8 @@ def build_command_services(app: Runtime) -> CommandServices:
         interrupt_task=app.interrupt_task,
         approvals=app.approvals,
         decisions=StandingDecisions(store.jobs),
+        mcp=app.mcp,
+        find_direct_chat=app.owner_chats.find_direct,
         status=status,
     )
 

@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import json
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings, secret_values
 from gateway.text.text_units import strip_control_characters
 
+_LONGEST_SECRET = 10_000  # characters
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 Sure = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
@@ -123,9 +125,18 @@ def _annotate(name: str, kind: Any, form: CommandArgument) -> Any:
     """Return a parameter as typer reads it."""
     kind, text, metavar = str if kind is object else kind, form.help, form.metavar
     if form.is_option:
-        decl = f"--{name}"
+        decl = f"--{name.replace('_', '-')}"
         return Annotated[kind, typer.Option(decl, help=text, metavar=metavar, min=form.least, max=form.most)]
     return Annotated[kind, typer.Argument(help=text, metavar=metavar)]
+
+
+def _read_secret(name: str) -> str:
+    """Return the one line of the file *name*, or of standard input. Raises UserError."""
+    try:
+        text = sys.stdin.read(_LONGEST_SECRET) if name == "-" else Path(name).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{name} cannot be read ({error})") from None
+    return text.strip()
 
 
 def _run_command(rule: OperationDeclaration, values: Mapping[str, Any], as_json: bool, is_sure: bool) -> None:
@@ -133,6 +144,10 @@ def _run_command(rule: OperationDeclaration, values: Mapping[str, Any], as_json:
     arguments = {
         name: str(value.expanduser().absolute()) if isinstance(value, Path) else value for name, value in values.items()
     }
+    for name, value in arguments.items():
+        form = rule.parameters[name].form
+        if form is not None and form.is_file and value:
+            arguments[name] = _read_secret(value)
     if rule.confirm is not None and not is_sure:
         ask = rule.confirm(call_operation, arguments)
         if ask.text:

@@ -43,6 +43,7 @@ class CommandArgument:
     is_option: bool = False
     least: int | None = None
     most: int | None = None
+    is_file: bool = False  # the command line takes the file whose text is the value; - is standard input
 
 
 def argument(text: str, metavar: str | None = None) -> CommandArgument:
@@ -51,10 +52,15 @@ def argument(text: str, metavar: str | None = None) -> CommandArgument:
 
 
 def option(
-    text: str, *, metavar: str | None = None, least: int | None = None, most: int | None = None
+    text: str,
+    *,
+    metavar: str | None = None,
+    least: int | None = None,
+    most: int | None = None,
+    is_file: bool = False,
 ) -> CommandArgument:
     """Return a parameter that the command line offers as `--name`."""
-    return CommandArgument(text, metavar, is_option=True, least=least, most=most)
+    return CommandArgument(text, metavar, is_option=True, least=least, most=most, is_file=is_file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

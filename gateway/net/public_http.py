@@ -161,15 +161,28 @@ class PublicHttpClient:
         raise FetchFailed(f"more than {_REDIRECTS} redirects")
 
     async def call_api(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, json: object = None
+        self,
+        method: str,
+        url: str,
+        *,
+        is_public: bool = False,
+        most: int = MOST_BYTES,
+        headers: Mapping[str, str] | None = None,
+        **body: Any,
     ) -> HttpResponse:
-        """Call the API at *url*, which the operator configured: it may be private. No redirects. Raises FetchFailed."""
+        """Call the API at *url*. No redirects. *body* is `json` or `data`, *most* the bytes of the response.
+
+        An address that the operator configured may be private; one that somebody else named *is_public*, or refused.
+        Raises FetchFailed.
+        """
         try:
             target = URL(url)
         except ValueError:
             raise FetchFailed("this is no web address") from None
-        async with self._rates.open_slot(""), self.open_session(is_checked=False, force_close=True) as session:
-            found = await self._request(session, method, target, self._total, headers=headers or {}, json=json)
+        if is_public:
+            self.check_host(target)
+        async with self._rates.open_slot(""), self.open_session(is_checked=is_public, force_close=True) as session:
+            found = await self._request(session, method, target, self._total, most=most, headers=headers or {}, **body)
         if isinstance(found, URL):
             raise FetchFailed("the service redirects elsewhere")
         return found
@@ -207,14 +220,21 @@ class PublicHttpClient:
         )
 
     async def _request(
-        self, session: aiohttp.ClientSession, method: str, url: URL, seconds: float, **options: Any
+        self,
+        session: aiohttp.ClientSession,
+        method: str,
+        url: URL,
+        seconds: float,
+        *,
+        most: int = MOST_BYTES,
+        **options: Any,
     ) -> HttpResponse | URL:
         """Return the response, or the address it redirects to, within *seconds*."""
         try:
             async with asyncio.timeout(seconds):
                 async with asyncio.timeout(_FIRST_BYTE):
                     response = await session.request(method, url, allow_redirects=False, **options)
-                return await _read_response(response, url)
+                return await _read_response(response, url, most)
         except TimeoutError:
             raise FetchFailed(f"no response within {self._total:.0f} seconds") from None
         except aiohttp.ClientConnectorCertificateError:
@@ -297,7 +317,7 @@ def _redirect_target(url: URL, location: str) -> URL:
         raise FetchFailed("the page redirects to something that is no web address") from None
 
 
-async def _read_response(response: aiohttp.ClientResponse, url: URL) -> HttpResponse | URL:
+async def _read_response(response: aiohttp.ClientResponse, url: URL, most: int) -> HttpResponse | URL:
     async with response:
         location = response.headers.get("Location", "")
         if response.status in _REDIRECT_STATUS and location:
@@ -307,27 +327,32 @@ async def _read_response(response: aiohttp.ClientResponse, url: URL) -> HttpResp
             status=response.status,
             media_type=response.content_type.lower(),
             charset=response.charset or "",
-            body=await _read_body(response),
+            body=await _read_body(response, most),
         )
 
 
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
     """Return the unpacked body; raise FetchFailed as soon as it is too large, packed too tightly, or broken."""
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in _ENCODINGS:
         raise FetchFailed("the response is packed in a way that was not asked for")
-    if (response.content_length or 0) > MOST_BYTES:
-        raise FetchFailed(f"more than {MOST_BYTES >> 20} MB")
-    unpacker = _BodyUnpacker(_ENCODINGS[encoding])
+    if (response.content_length or 0) > most:
+        raise _too_long(most)
+    unpacker = _BodyUnpacker(_ENCODINGS[encoding], most)
     async for piece in response.content.iter_chunked(_PIECE):
         unpacker.feed(piece)
     return unpacker.finish()
 
 
+def _too_long(most: int) -> FetchFailed:
+    return FetchFailed(f"more than {most >> 20} MB" if most >= 1 << 20 else f"more than {most >> 10} KB")
+
+
 class _BodyUnpacker:
     """Unpacks a body piece by piece within its limits."""
 
-    def __init__(self, window_bits: int) -> None:
+    def __init__(self, window_bits: int, most: int) -> None:
+        self._most = most
         self._inflate = zlib.decompressobj(window_bits) if window_bits else None
         self._window_bits = window_bits
         self._received = 0
@@ -349,8 +374,8 @@ class _BodyUnpacker:
 
     def _add(self, piece: bytes) -> None:
         self._body += piece
-        if len(self._body) > MOST_BYTES or self._received > MOST_BYTES:
-            raise FetchFailed(f"more than {MOST_BYTES >> 20} MB")
+        if max(len(self._body), self._received) > self._most:
+            raise _too_long(self._most)
         if len(self._body) > self._received * _RATIO + _RATIO_ALLOWANCE:
             raise FetchFailed(f"the response unpacks to more than {_RATIO} times its size")
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gateway.control import Line
-from gateway.control.registry import AuditRule, argument, operation, option, rows
+from gateway.control.registry import AuditRule, CommandConfirmation, argument, operation, option, rows
 from gateway.errors import UserError
-from gateway.events import Role
+from gateway.events import PlatformAccount, Role
 from gateway.installation import operator_command
 from gateway.operations.group import OperationGroup
 
@@ -30,14 +30,24 @@ def _server_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
             yield from line["notes"]
 
 
+def _list_row(line: Line) -> str:
+    row = f"{line['server']}  {line['url']}  {line['allowed']} of {line['tools']} tools allowed"
+    return f"{row}  people sign in at {line['issuer']}" if line["issuer"] else row
+
+
+def _login_row(line: Line) -> str:
+    state = "has to sign in again" if line["is_over"] else "signed in"
+    return f"{line['server']}  {line['account']}  {state} {line['at'][:10]}"
+
+
 class McpOperations(OperationGroup):
-    """The operations `mcp add|list|show|allow|review|remove`."""
+    """The operations `mcp add|list|show|allow|review|remove|login|logins|logout|reset-logins`."""
 
     @operation(
         "mcp list",
         Role.OWNER,
         show=rows(
-            lambda line: f"{line['server']}  {line['url']}  {line['allowed']} of {line['tools']} tools allowed",
+            _list_row,
             empty="no MCP server is pinned; `parlour mcp add NAME URL` pins one",
         ),
     )
@@ -52,6 +62,7 @@ class McpOperations(OperationGroup):
                 "pinned_at": each.pinned_at,
                 "tools": len(each.tools),
                 "allowed": allowed,
+                "issuer": each.login.issuer if each.login is not None else "",
             }
 
     @operation("mcp show", Role.OWNER, show=_server_rows)
@@ -73,6 +84,16 @@ class McpOperations(OperationGroup):
             yield line
         beyond = f"{left_out} further tools are left out: a server has at most 64, and 256 KB of texts"
         allow = operator_command(f"mcp allow {name} TOOL[,TOOL…]")
+        if not server.tools:
+            yield {
+                "notes": [
+                    f"{name} is pinned. It shows its tools only to people who have signed in:",
+                    f"  {operator_command(f'mcp login {name}')}   says how they do",
+                    f"  then an owner sends `/login {name}` to the bot",
+                    f"  {operator_command(f'mcp review {name} --accept')}   pins the tools",
+                ]
+            }
+            return
         yield {
             "notes": [
                 *([beyond] if left_out else []),
@@ -112,9 +133,17 @@ class McpOperations(OperationGroup):
         self,
         name: Name,
         accept: Annotated[bool, option("Pin what it has now; new and changed tools are off until allowed.")] = False,
+        person: Annotated[str, option("Whose login lists the tools, such as telegram:42; an owner's by default.")] = "",
     ) -> AsyncIterator[Line]:
         """Compare a server with its pin, and show the tools that are new, changed or gone."""
-        for each in await self._app.mcp.review(name, accept=accept):
+        from gateway.app.context import LOCAL_ACCOUNTS
+
+        roster = self._app.roster
+        accounts = [*LOCAL_ACCOUNTS, *(roster.account(each.channel, each.who) for each in roster.owners())]
+        if person:
+            accounts = [PlatformAccount.from_input(person, has_teams=self._app.platforms.has_teams)]
+        names = [each.name for each in accounts]
+        for each in await self._app.mcp.review(name, accept=accept, accounts=names):
             yield {"tool": each.name, "what": each.what}
 
     @operation(
@@ -128,6 +157,83 @@ class McpOperations(OperationGroup):
         """Forget a server; its tools are gone from the next message on."""
         await self._app.mcp.remove(name)
         yield {"server": name}
+
+    @operation(
+        "mcp login",
+        Role.OWNER,
+        audit=AuditRule.CALL,
+        subject="name",
+        show=rows(
+            lambda line: (
+                f"{line['server']}: nobody signs in any more"
+                if not line["issuer"]
+                else f"{line['server']}: people sign in at {line['issuer']}, with `/login {line['server']}` in a chat"
+            )
+        ),
+    )
+    async def login(
+        self,
+        name: Name,
+        client_id: Annotated[str, option("The id of this gateway, where it is registered.")] = "",
+        client_secret: Annotated[str, option("A file with its secret; - is standard input.", is_file=True)] = "",
+        issuer: Annotated[str, option("The authorization server, if the service names none, or it is your own.")] = "",
+        scopes: Annotated[str, option("What people allow, in place of what the service names.")] = "",
+        off: Annotated[bool, option("Nobody signs in any more; all logins there are removed.")] = False,
+    ) -> AsyncIterator[Line]:
+        """Let people sign in to a server with their own accounts: each call uses the login of who wrote."""
+        mcp = self._app.mcp
+        if off:
+            server = await mcp.unset_login(name)
+        else:
+            server = await mcp.set_login(name, client_id=client_id, secret=client_secret, issuer=issuer, scopes=scopes)
+        found = server.login
+        yield {
+            "server": name,
+            "issuer": found.issuer if found is not None else "",
+            "client_id": found.client_id if found is not None else "",
+            "scopes": list(found.scopes) if found is not None else [],
+        }
+
+    @operation("mcp logins", Role.OWNER, show=rows(_login_row, empty="nobody has signed in to an MCP server"))
+    async def list_logins(self) -> AsyncIterator[Line]:
+        """List who has signed in to MCP servers. No token is in a line."""
+        for each in await self._app.logins.summaries():
+            account = PlatformAccount.from_name(each.account)
+            yield {
+                "server": each.server,
+                "account": account.label,
+                "at": each.at.isoformat(),
+                "is_over": each.is_over,
+            }
+
+    @operation(
+        "mcp logout",
+        Role.OWNER,
+        audit=AuditRule.CALL,
+        subject="person",
+        show=rows(lambda line: f"{line['account']} is signed out of {line['server']}"),
+    )
+    async def logout(
+        self,
+        name: Name,
+        person: Annotated[str, argument("An account of the person, such as telegram:42.")],
+    ) -> AsyncIterator[Line]:
+        """End a person's login at a server."""
+        account = PlatformAccount.from_input(person, has_teams=self._app.platforms.has_teams)
+        if not await self._app.logins.sign_out(name, account.name):
+            raise UserError(f"{person} has not signed in to {name}; `parlour mcp logins` lists who has")
+        yield {"server": name, "account": account.label}
+
+    @operation(
+        "mcp reset-logins",
+        show=rows(lambda line: f"{line['removed']} logins are removed: everybody signs in again"),
+        confirm=lambda *_: CommandConfirmation("Remove all logins at MCP servers?"),
+    )
+    async def reset_logins(self) -> AsyncIterator[Line]:
+        """Remove all logins and client secrets, as after the loss of their key; the next `mcp login` makes another."""
+        removed = len(await self._app.logins.summaries())
+        await self._app.mcp.reset_logins()
+        yield {"removed": removed}
 
     def _tool_lines(self, server: PinnedServer) -> Iterable[dict[str, Any]]:
         return [self._tool_line(server, each) for each in server.tools.values()]

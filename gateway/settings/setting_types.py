@@ -23,6 +23,9 @@ from gateway.net.addresses import ProxyAddress
 LEFT_OUT = "left-out-of-the-backup"
 
 
+SHORTEST_KEY = 32  # characters
+
+
 class FrozenModel(BaseModel):
     """A group of settings: read once, never changed, no unknown keys."""
 
@@ -37,6 +40,12 @@ def _whole_secret(secret: SecretStr) -> SecretStr:
         raise ValueError("is missing, because backups contain no secrets; put the secret back")
     if value != value.strip() or not value.isprintable():
         raise ValueError("contains a space or an invisible character; copy it again")
+    return secret
+
+
+def _long_secret(secret: SecretStr) -> SecretStr:
+    if len(secret.get_secret_value()) < SHORTEST_KEY:
+        raise ValueError(f"is a key, of {SHORTEST_KEY} or more random characters")
     return secret
 
 
@@ -133,6 +142,7 @@ def _false_is_off(value: object) -> object:
 
 Secret = Annotated[SecretStr, AfterValidator(_whole_secret)]
 MaybeSecret = Annotated[Secret | None, BeforeValidator(_empty_is_none)]  # where a seed prints an empty one
+LoginKey = Annotated[Secret, AfterValidator(_long_secret)]
 TextList = Annotated[tuple[str, ...], BeforeValidator(split_list)]
 Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], BeforeValidator(split_list)]
 TimeZone = Annotated[str, AfterValidator(valid_zone)]

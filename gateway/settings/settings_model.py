@@ -23,6 +23,7 @@ from gateway.settings.setting_types import (
     Dollars,
     FrozenModel,
     Language,
+    LoginKey,
     MaybeObjectAddress,
     MaybeSecret,
     MaybeWebAddress,
@@ -214,6 +215,7 @@ class ToolSettings(FrozenModel):
     skills: Annotated[str, Field(min_length=1, max_length=4_096)] = "skills"  # their folder, relative to the home
     tasks: TaskSettings = TaskSettings()
     rights: Mapping[str, ToolRightsSettings] = Field(default={})  # by kind or name of tools
+    login_key: LoginKey | None = None  # seals people's logins at services; `parlour mcp login` makes it
 
 
 class MemorySettings(FrozenModel):

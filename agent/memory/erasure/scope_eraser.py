@@ -70,6 +70,7 @@ class ScopeEraser:
     people: SqlPreferences
     links: SqlAccountLinks
     scope_lock: ScopeLock
+    forget_logins: Callable[[Collection[str] | None], Awaitable[None]]  # at services, of accounts; None = of everybody
     kind: Callable[[str], str]
 
     async def begin(self, scope: str, *, turn: str) -> Job:
@@ -131,6 +132,8 @@ class ScopeEraser:
         await self._clear_unscoped_data(keys, ids | {key.chat for key in keys})
         for each in sorted(accounts):
             await self.storage.store.unlink(person=each, keys=keys)
+        if person or not scope:
+            await self.forget_logins(accounts if scope else None)
         if person:
             await self._clear_choices({scope, *(str(key.parent) for key in keys)})
         await self.storage.index.close_index(scope)

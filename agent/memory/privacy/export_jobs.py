@@ -88,6 +88,7 @@ class ExportJobs:
     zone: Callable[[str], str]
     now: Callable[[], datetime]
     kinds: Mapping[str, JobKind]
+    logins: Callable[[str], Awaitable[Sequence[Line]]]  # of a person at services, by account; without their tokens
     disk: Disk = field(default_factory=Disk)
 
     def can_send(self, channel: str) -> bool:
@@ -170,6 +171,7 @@ class ExportJobs:
         for job in jobs:
             if (kind := self.kinds.get(job.kind)) is not None and kind.export and job.kind == kind.name:
                 rows[kind.export].append(job.payload)
+        rows["logins.jsonl"] = list(await self.logins(person))
         rows["memory/waiting.jsonl"] = list(await self.staging.records(scope))
         await self.documents.notice(scope)
         return members(

@@ -49,6 +49,8 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "language": (OPEN, OPEN),
     "language de": (OPEN, ADMIN),
     "link": (OPEN, OPEN),  # as /export
+    "login": (OPEN, OPEN),
+    "logout tracker": (OPEN, OPEN),
     "memory": (OPEN, OPEN),
     "memory log": (OPEN, OPEN),
     "memory diff abc": (OPEN, OPEN),
@@ -276,7 +278,9 @@ async def test_who_may_decide_on_a_call(place: ChatCase, word: str) -> None:
         ("7", True, (Role.MEMBER, Role.ADMIN)),
     ):
         for role in ROLES:
-            approvals = OneQuestion(SimpleNamespace(sender=sender, is_for_owner=is_for_owner, tool="act"), [])
+            approvals = OneQuestion(
+                SimpleNamespace(sender=sender, is_for_owner=is_for_owner, is_personal=False, tool="act"), []
+            )
             services: Any = SimpleNamespace(approvals=approvals)
             typed = ROUTER.parse(build_command(f"tools {word} qabcdefgh12", place))
             assert typed is not None
