@@ -1,4 +1,4 @@
-"""The page before the whole gateway, a process of its own that is killed and started again."""
+"""The page before the whole gateway, a process of its own."""
 
 from __future__ import annotations
 
@@ -59,26 +59,6 @@ async def test_without_a_model_the_pages_own_suggestions_are_answered(
         assert "don't remember anything" in evening
         command = operator_command("init")
         assert [each.count(command) for each in told] == [0, 1, 0, 0, 0, 0]
-
-
-async def test_a_killed_gateway_loses_nothing_and_answers_once(
-    tmp_path: Path, chromium: Browser, zygote: ForkServer
-) -> None:
-    """A power cut between two messages: the page comes back by itself, and what was typed meanwhile is sent once."""
-    async with gateway(tmp_path / "home", zygote) as process:
-        page = await open_chat(chromium, process.url)
-        await send_text(page, "before")
-        await expect(page.locator(".line.assistant")).to_have_count(1)
-        await process.kill()
-        await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
-        await send_text(page, "meanwhile")
-        await expect(page.locator(".line.user .mark").nth(1)).to_have_text("○")
-        await process.start()
-        await expect(page.locator(".line.user .mark").nth(1)).to_have_text("✓")
-        await expect(page.locator(".line.assistant")).to_have_count(2)
-        await page.reload()
-        await expect(page.locator(".line.user .body")).to_have_text(["before", "meanwhile"])
-        await expect(page.locator(".line.assistant")).to_have_count(2)
 
 
 async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(

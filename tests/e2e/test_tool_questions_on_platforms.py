@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
@@ -13,13 +12,8 @@ from playwright.async_api import Browser, expect
 from agent.tools.tool_questions import LONGEST_SHOWN, TOOL_QUESTION
 from tests.e2e.agent.test_tool_questions import OutsideWorld
 from tests.e2e.browser import open_chat, send_text
-from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
-from tests.fakes.discord_records import ANN as DISCORD_ANN
-from tests.fakes.discord_records import BOT, GENERAL
-from tests.fakes.discord_records import buttons as discord_buttons
-from tests.fakes.discord_server import open_discord
 from tests.fakes.held_model import HeldScriptModel, calls
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.slack_buttons import buttons as slack_buttons
 from tests.fakes.slack_gateway import open_gateway as slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
@@ -37,32 +31,6 @@ def asking_model() -> HeldScriptModel:
     """Return a model that wants to write to Bob."""
     call = ("send_letter", '{"to": "bob", "subject": "*hello* <!channel> @everyone"}')
     return HeldScriptModel(calls(call), "I have asked.", "Sent.")
-
-
-async def stored_question(parlour: InProcessGateway) -> str:
-    """Return the id of the one question."""
-    (job,) = await parlour.app.store.jobs.pending_of(TOOL_QUESTION)
-    return str(job.payload["id"])
-
-
-async def test_on_telegram() -> None:
-    """An inline keyboard below the answer."""
-    world = OutsideWorld()
-    async with (
-        open_telegram() as server,
-        gateway(model=asking_model(), tools=[world.tool], environment=settings_for(server)) as parlour,
-    ):
-        server.now = lambda: int(time.time())
-        server.say("write to bob")
-        await server.until(lambda: any(post.buttons for post in server.posts))
-        (question,) = [post for post in server.posts if post.buttons]
-        assert question.buttons == ROW
-        assert ASKED in question.text
-        assert "*hello* <!channel> @everyone" in question.text
-        server.buttons.press(question, f"/tools allow {await stored_question(parlour)} here")
-        await server.until(lambda: any("Sent." in text for text in server.shown(42)))
-        await server.until(lambda: not question.buttons)
-    assert len(world.sent) == 1
 
 
 async def test_in_slack() -> None:
@@ -116,45 +84,6 @@ async def test_slack_takes_no_file() -> None:
         (asked,) = [each for each in server.places[DM].messages if each["user"] == BOT_USER and slack_buttons(each)]
         server.press(DM, SLACK_ANN, asked, "Yes")
         await server.until(lambda: not slack_buttons(asked))
-    assert world.sent == []
-
-
-async def test_discord_takes_no_file() -> None:
-    """The same in a server that lets the bot write, but not attach files."""
-    world = OutsideWorld()
-    async with (
-        open_discord() as discord,
-        discord_gateway(discord, model=long_model(), tools=[world.tool]) as parlour,
-    ):
-        discord.denied.add("attach_files")
-        discord.say(GENERAL, DISCORD_ANN, f"<@{BOT}> write to bob")
-        await discord.until(lambda: any(NOT_SHOWN in text for text in discord.chat(GENERAL)))
-        assert await parlour.app.store.jobs.pending_of(TOOL_QUESTION) == ()
-        (asked,) = [each for each in discord.messages[GENERAL] if discord_buttons(each)]
-        (attached,) = re.findall(r"(q[a-z2-7]{10})\.json", asked["content"])
-        discord.interactions.press(asked["id"], DISCORD_ANN, f"/tools allow {attached}")
-        await discord.until(lambda: not discord_buttons(asked))
-    assert world.sent == []
-
-
-async def test_on_discord() -> None:
-    """Components in a direct message; a no runs nothing."""
-    world = OutsideWorld()
-    async with (
-        open_discord() as discord,
-        discord_gateway(discord, model=asking_model(), tools=[world.tool]) as parlour,
-    ):
-        direct = discord.direct(DISCORD_ANN)
-
-        def asked() -> list[dict[str, Any]]:
-            return [each for each in discord.messages[direct] if each["author"]["id"] == BOT and discord_buttons(each)]
-
-        discord.say(direct, DISCORD_ANN, "write to bob")
-        await discord.until(lambda: bool(asked()))
-        (question,) = asked()
-        assert discord_buttons(question) == ROW
-        discord.interactions.press(question["id"], DISCORD_ANN, f"/tools deny {await stored_question(parlour)} never")
-        await discord.until(lambda: any("is refused here where I would ask" in text for text in discord.chat(direct)))
     assert world.sent == []
 
 

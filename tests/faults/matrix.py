@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tests.faults.shim import ShimMode
 
 _LOGGED = "write journal.db-wal"
 _NETWORK = frozenset({"connect", "send"})
+IS_FULL = os.environ.get("CROSSINGS") == "full"  # tests play every point, which `make faults` asks for
 AT_ONCE = 3  # scenarios side by side: a gateway spends much of its life waiting for disks and peers
 
 

@@ -1,4 +1,6 @@
-"""Kill `parlour store migrate` before each step that changes something, in both directions.
+"""Kill `parlour store migrate` before steps that change something, in both directions.
+
+Every third step is played; all of them with `CROSSINGS=full`.
 
 Prints one JSON object for each kill: which store a gateway would start on afterwards, and what the same command leaves
 when it runs again. Run by test_store_migration_killed.py in a process of its own, which has no threads and can be
@@ -30,6 +32,7 @@ from tests.fakes.moved_stores import rows_of_database, rows_of_file, startable
 from tests.fakes.postgres_server import EMPTY
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import accept, answer, said
+from tests.faults.matrix import IS_FULL
 
 KILLED = 9
 _CALLS = ("fsync", "link", "rename", "replace", "unlink", "mkdir", "rmdir")
@@ -100,7 +103,7 @@ def move(kind: StoreKind) -> None:
 
 
 def main(url: str) -> None:
-    """Kill every move at every step."""
+    """Kill every move at its steps."""
     os.environ["PARLOUR_STORE__URL"] = url
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder) / "journal.db"
@@ -109,10 +112,10 @@ def main(url: str) -> None:
 
 
 def kill_all(url: str, model: Path) -> None:
-    """Kill every move of a copy of *model* at every step."""
+    """Kill every move of a copy of *model* at its steps."""
     before = rows_of_file(model)
     for kind in StoreKind:
-        for n in range(200):
+        for n in range(0, 200, 1 if IS_FULL else 3):
             with tempfile.TemporaryDirectory() as folder:
                 os.environ["PARLOUR_HOME"] = folder
                 journal = Path(folder) / "journal.db"

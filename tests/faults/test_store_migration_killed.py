@@ -14,10 +14,11 @@ import pytest
 
 from gateway.journal_file import StoreKind
 from tests.fakes.postgres_server import PostgresServer
+from tests.faults.matrix import IS_FULL
 from tests.faults.store_migration_kills import KILLED, NEW, OLD
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(0 if IS_FULL else 240)
 def test_a_move_killed_at_any_step_is_completed_by_the_same_command(postgres: PostgresServer) -> None:
     """Until one step the old store starts, and never the new one; then neither, or the new one. No row comes twice."""
     command = [sys.executable, "-m", "tests.faults.store_migration_kills", postgres.address]
@@ -38,7 +39,7 @@ def test_a_move_killed_at_any_step_is_completed_by_the_same_command(postgres: Po
         assert sorted(order, key=[[old], [], [new]].index) == order
         assert order[0] == [old]
         assert order[-1] == [new]
-        assert order.count([]) in (1, 2, 3)
+        assert order.count([]) in ((1, 2, 3) if IS_FULL else (0, 1))
         for each in kills:
             where = (kind, each["n"])
             assert each["again"] == [new], where

@@ -278,22 +278,6 @@ async def test_two_gateways_reserve_no_dollar_more_than_one_would(team: Workers,
     assert await members[1].reserve("t1", 1, 1) is None
 
 
-async def test_the_dollars_that_a_killed_gateway_reserved_are_free_after_the_takeover(team: Workers) -> None:
-    """What it had spent stays spent; what its call would have cost is in that call's row."""
-    limits = CapLimits(person_cost=1_000)
-    first, second = await team.open(), await team.open()
-    await paused(second)
-    killed, other = CapTeamMember(first, limits), CapTeamMember(second, limits)
-    assert [await killed.admit("t1"), await other.admit("t2")] == [None, None]
-    killed.caps.spend(turn="t1", person=EVE.name, chat="telegram:t1", purpose="answer", tokens=1, cost=100)
-    assert await killed.reserve("t1", 1, 500)
-    used = [each.used for each in await other.caps.allowances(message_of("x"), sender_of(EVE)) if each.cap.is_cost]
-    assert used == [600]
-    await team.kill(first)
-    team.server.query(f"DELETE FROM worker WHERE name = '{first._engine.owner}'")  # noqa: S608 - as a takeover does
-    assert await other.reserve("t2", 1, 900)
-
-
 async def settled(member: CapTeamMember) -> None:
     """Return when what the member has posted is stored; a session that was lost is opened again with a delay."""
     async with asyncio.timeout(30):

@@ -188,36 +188,6 @@ async def test_a_reply_never_waits_for_a_consolidation() -> None:
         assert all(f"thing {n}" in shown for n in range(4) if 10 + 2 * n >= covered)
 
 
-async def test_a_crash_between_answer_and_pointer_pays_once(tmp_path: Path) -> None:
-    """Killed when the answer is stored and nothing of it applied: the next start applies it without asking again."""
-    model = SummaryModel()
-    async with at_work(model, tmp_path / "home") as parlour:
-        parlour.app.background._quick = ()  # nothing is applied before the kill
-        await talk(parlour, 5)
-        await jobs(parlour, lambda found: any(job.kind == "apply" for job in found))
-        dead = parlour.kill(tmp_path / "copy")
-    async with at_work(model, dead) as parlour:
-        await quiet(parlour)
-        assert len(model.asked) == 1
-        assert [(each.start, each.end) for each in entries(dead)] == [(0, 5)]
-        assert pointers(dead) == [5]
-        await talk(parlour, 1)
-        assert "fact 1" in str(model.prompts[-1][0])
-
-
-async def test_a_model_that_is_down_waits_and_the_window_with_it() -> None:
-    """A failure costs nothing that was said: the job stays, every message is still in the prompt."""
-    model = SummaryModel()
-    model.fails = 2  # the client asks twice
-    async with at_work(model) as parlour:
-        await talk(parlour, 9)
-        await jobs(parlour, lambda found: any(job.attempts for job in found))
-        assert entries(parlour.home) == ()
-        assert "thing 0" in str(model.prompts[-1])
-        [job] = await parlour.app.store.jobs.pending_in(SCOPE)
-        assert (prompt_of(job), job.attempts) == ("consolidate", 1)
-
-
 async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
     """An answer that leaves out what was remembered adds what it adds; the rest stands (docs/guarantees.md)."""
     model = SummaryModel(lambda n, _: {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"- only fact {n}"})

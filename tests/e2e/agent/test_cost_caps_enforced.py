@@ -67,21 +67,6 @@ async def test_a_call_that_would_exceed_a_cap_is_not_made() -> None:
             assert (await parlour.channel.ask("c", "good morning", sent_at=datetime.now(UTC))).startswith("Answer")
 
 
-async def test_calls_at_once_do_not_exceed_a_cap_together() -> None:
-    """Twelve chats ask at the same moment: as many calls begin as the cap has room for their prices."""
-    async with open_server([HANG] * 12) as server:
-        cap = {"PARLOUR_CAPS__USD_PER_DAY": "0.0035"}
-        async with priced(server, environment=cap) as (parlour, _):
-            for n in range(12):
-                await parlour.channel.say(f"c{n}", "now?", sender=f"s{n}")
-            async with asyncio.timeout(60):
-                while sum(len(posts) for posts in parlour.channel.posts.values()) < 9:  # noqa: ASYNC110 - no event
-                    await asyncio.sleep(0.01)
-            assert len(server.requests) == 3
-            line = translate("caps.house_cost", limit="$0.0035", until=MIDNIGHT)
-            assert [post.text for posts in parlour.channel.posts.values() for post in posts] == [line] * 9
-
-
 async def test_a_kill_between_reservation_and_settlement_counts_as_reserved(tmp_path: Path) -> None:
     """Nobody knows what the call has cost: after the restart its price is spent, and the turn ends with the line."""
     cap = {"PARLOUR_CAPS__CHAT_USD_PER_DAY": "0.0015"}

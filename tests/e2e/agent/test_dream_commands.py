@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -113,32 +112,6 @@ async def test_it_is_due_by_itself_after_a_consolidation_and_a_line_leads_back_t
         assert "recent conversations were reviewed" in why
         assert "Summary number 1." in why
         assert re.search(r"Ann wrote: thing \d", why)
-
-
-async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Path) -> None:
-    """The wish is in the journal: another gateway on the same home fulfils it, and asks for no stored answer again."""
-    asleep = asyncio.Event()
-    model = DreamingModel("study", edits(add("- done after all")))
-    complete = model.dreams.complete
-
-    async def asleep_at_two(request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        if len(model.dreams.asked) == 1:
-            asleep.set()
-            await asyncio.Event().wait()
-        return await complete(request, sink=sink)
-
-    model.dreams.complete = asleep_at_two  # type: ignore[method-assign]
-    async with at_work(model, tmp_path / "home") as parlour:
-        await add_history(parlour, "Something.")
-        await parlour.channel.ask("ann", "/dream")
-        await asleep.wait()
-        dead = parlour.kill(tmp_path / "copy")
-    model.dreams.complete = complete  # type: ignore[method-assign]
-    async with at_work(model, dead) as parlour:
-        report = (await parlour.channel.posted("ann", 1))[-1].text
-        assert report.startswith("I reviewed 1 new summary and made 1 change ")
-        assert stored_text(dead, ANN, "MEMORY.md") == "- done after all\n"
-        assert len(model.dreams.asked) == 2
 
 
 async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins() -> None:

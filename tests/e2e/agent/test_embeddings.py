@@ -31,7 +31,6 @@ KEY = "sk-canary-of-the-answering-model"
 SAID = "my physician lives beside the bakery"
 QUESTION = "who is the doctor"
 BY_WORDS = "Only words were matched this time"
-STATUS = "Search matches words only"
 
 
 def model(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
@@ -105,25 +104,6 @@ async def test_a_question_without_a_shared_word_finds_what_was_meant(
     assert KEY not in out + err + caplog.text
 
 
-async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
-    """Words still find; person, model and operator are told in a line; nothing the provider said gets anywhere."""
-    async with open_server(model) as server, open_gateway(server, tmp_path / "home") as parlour:
-        server.embeddings.trouble = EmbeddingFault.ERROR
-        await index_conversation(parlour)
-        found = await parlour.channel.ask("ann", "look up the physician")
-        assert SAID in found
-        assert "(Found by words alone" in found
-        assert BY_WORDS in await parlour.channel.ask("ann", "/search physician")
-        assert BY_WORDS in await parlour.channel.ask("ann", "/search zeppelin")
-        assert STATUS in await parlour.channel.ask("ann", "/status")
-        search = (await status_of(parlour))["search"]
-        assert search.startswith("keywords only: openai/test-embed")
-        assert "SECRET" not in search + found
-        [warned] = [each async for each in doctor(parlour.home) if each.id == "search"]
-        assert warned.text.startswith("uses keywords only: openai/test-embed")
-        assert "SECRET" not in search + found + warned.text
-
-
 async def test_whatever_a_provider_does_is_a_failure_of_ours_that_quotes_nothing() -> None:
     """Refused, broken, too few vectors, no vectors: ModelFailed, with nothing of what the provider said."""
     async with open_server() as server:
@@ -140,44 +120,6 @@ async def test_whatever_a_provider_does_is_a_failure_of_ours_that_quotes_nothing
             assert "SECRET" not in str(failed.value)
             assert KEY not in embedder.trouble + str(failed.value)
             assert embedder.pause
-
-
-async def test_a_model_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
-    """A question waits for it once, within its deadline; the next ones go by words at once, recalled ones too."""
-    more = {"PARLOUR_MEMORY__AUTO_RECALL": "true"}
-    async with open_server(model) as server, open_gateway(server, tmp_path / "home", **more) as parlour:
-        parlour.app.recall._memory._embedder._deadlines = dict.fromkeys((False, True), 0.05)  # type: ignore[union-attr]
-        server.embeddings.trouble = EmbeddingFault.HANG
-        await index_conversation(parlour)
-        found = await parlour.channel.ask("ann", "look up the physician")
-        assert SAID in found
-        assert "(Found by words alone" in found
-        asked = len(server.embeddings.asked)
-        assert SAID in await parlour.channel.ask("ann", "look up where the physician lives")
-        assert len(server.embeddings.asked) == asked
-        [*_, asked_last] = (body for body in server.requests if body["messages"][-1]["role"] == "user")
-        assert SAID in str(asked_last["messages"][-1]["content"]).partition("[end of what is recalled]")[0]
-        assert "no vectors within" in (await status_of(parlour))["search"]
-
-
-async def test_another_model_takes_over_in_the_background(tmp_path: Path) -> None:
-    """Words find while it embeds anew, other dimensions and all; then meaning is compared by it alone."""
-    home = tmp_path / "home"
-    async with open_server(model) as server:
-        async with open_gateway(server, home) as parlour:
-            await index_conversation(parlour)
-            first = server.embeddings.texts()
-        server.embeddings.dimensions = 96
-        server.embeddings.trouble = EmbeddingFault.HANG
-        async with open_gateway(server, home, "openai/other-embed") as parlour:
-            parlour.app.recall._memory._embedder._deadlines[True] = 0.05  # type: ignore[union-attr]
-            assert SAID in await parlour.channel.ask("ann", "/search physician")
-        server.embeddings.trouble = None
-        async with open_gateway(server, home, "openai/other-embed") as parlour:
-            await taken_in(parlour)
-            assert SAID in await parlour.channel.ask("ann", f"/search {QUESTION}")
-            again = [text for text in server.embeddings.texts("other-embed") if text in first]
-            assert set(again) >= {text for text in first if "physician" in text}
 
 
 @pytest.mark.parametrize("lacks", ["folder", "extra"])

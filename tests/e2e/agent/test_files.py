@@ -14,7 +14,6 @@ from PIL import Image
 
 from agent.base.transcript_lines import format_size, indent_lines
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.admission import AdmissionPolicy
 from gateway.control import LONGEST_LINE
 from gateway.errors import UserError
 from gateway.events import InboundKind
@@ -193,16 +192,6 @@ async def test_an_album_is_one_turn(tmp_path: Path) -> None:
             (0, 0, 255),
         ]
         await parlour.idle()
-
-
-async def test_a_stranger_costs_no_download() -> None:
-    """Nothing is fetched for who is not admitted."""
-    policy = AdmissionPolicy(channel="pocket")
-    async with open_gateway(policy=policy) as at:
-        await at.channel.say("c", "look", attachments=[at.sources.put("x.txt", b"x")])
-        await at.parlour.idle()
-        assert at.sources.fetched == []
-        assert at.kept() == set()
 
 
 async def test_a_stop_during_a_download_ends_the_turn() -> None:

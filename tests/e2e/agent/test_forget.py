@@ -54,21 +54,6 @@ async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
         assert entry.content == "[2026-11-22 10:00] They met. They left."
 
 
-async def test_after_a_restart_it_is_still_forgotten(tmp_path: Path) -> None:
-    """Nothing that is read from the disk brings it back: not the snapshot's texts, not a delta."""
-    model = SummaryModel()
-    async with at_work(model, tmp_path / "home") as parlour:
-        await talk(parlour, 1)
-        await parlour.channel.ask("ann", "/remember the zeppelin is red")
-        await talk(parlour, 1)
-        assert "zeppelin" in str(model.prompts[-1])
-        await erase(parlour.channel.ask, "ann", "/forget zeppelin")
-        await parlour.idle()
-    async with at_work(model, tmp_path / "home") as parlour:
-        await talk(parlour, 1)
-        assert "zeppelin" not in str(model.prompts[-1])
-
-
 async def test_a_consolidation_under_way_does_not_bring_it_back() -> None:
     """Forgotten while the model reads it: its answer does not count, and it is asked anew without the words."""
     model = SummaryModel(

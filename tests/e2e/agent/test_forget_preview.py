@@ -1,4 +1,4 @@
-"""`/forget` shows what would go and asks; a yes erases what matches then, once, over restarts; a no erases nothing."""
+"""`/forget` shows what would go and asks; a yes erases what matches then, once; a no erases nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from gateway.events import InboundKind
 from tests.e2e.agent.test_consolidation import SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes import documents
-from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import erase, memory, stored_changes
 
@@ -163,53 +162,6 @@ async def test_the_question_lapses(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not await stored_changes(parlour, ANN)
 
 
-@pytest.mark.parametrize("purge", ["", " --purge"])
-async def test_a_kill_between_question_and_yes(tmp_path: Path, purge: str) -> None:
-    """The question is on the disk before it is sent: another process takes the yes."""
-    async with gateway(model=SummaryModel(), home=tmp_path / "home") as parlour:
-        await parlour.channel.ask("ann", "/remember I like tea")
-        question = await parlour.channel.ask("ann", f"/forget tea{purge}")
-        home = parlour.kill(tmp_path / "killed")
-    async with gateway(model=SummaryModel(), home=home) as parlour:
-        answer = await parlour.channel.ask("ann", yes(question))
-        assert answer.startswith("Done. Erased: 1 remembered line, 0 summary lines and ")
-        assert memory(parlour, ANN) == ""
-
-
-STEPS = ["_clear_documents", "_clear_notes", "_clear_transcripts", "request_new_snapshots"]
-
-
-@pytest.mark.parametrize("step", STEPS)
-async def test_an_erasure_that_is_killed_at_any_step_is_completed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
-) -> None:
-    """The next process takes the same press again, does the rest, and reports what was asked about."""
-    async with gateway(model=SummaryModel(), home=tmp_path / "home") as parlour:
-        await parlour.channel.ask("ann", "/remember I like tea")
-        await parlour.channel.ask("ann", "tea, please")
-        question = await parlour.channel.ask("ann", "/forget tea")
-        await parlour.idle()
-        eraser = parlour.app.commands.erasure.word_eraser
-        original = getattr(eraser, step)
-
-        async def kill_after(*args: Any, **more: Any) -> Any:
-            done = await original(*args, **more)
-            parlour.kill(tmp_path / "killed")
-            return done
-
-        monkeypatch.setattr(eraser, step, kill_after)
-        await parlour.channel.ask("ann", yes(question))
-    async with gateway(model=SummaryModel(), home=tmp_path / "killed") as parlour:
-        posts = await parlour.channel.posted("ann", 1)
-        assert posts[0].text.startswith("Done. Erased: 1 remembered line, 0 summary lines and 3 messages.")
-        await parlour.idle()
-        assert memory(parlour, ANN) == ""
-        assert "tea, please" not in transcript(parlour.home)
-        while await parlour.app.store.jobs.pending_in(ANN):
-            await parlour.idle()
-        assert not await stored_changes(parlour, ANN)
-
-
 async def test_after_a_full_disk_another_yes_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A press that failed has decided nothing."""
     async with gateway(model=SummaryModel()) as parlour:
@@ -225,24 +177,6 @@ async def test_after_a_full_disk_another_yes_does_it(monkeypatch: pytest.MonkeyP
             assert (await parlour.channel.ask("ann", yes(question))).startswith("Something went wrong")
         assert (await parlour.channel.ask("ann", yes(question))).startswith("Done.")
         assert memory(parlour, ANN) == ""
-
-
-async def test_a_turn_that_knew_the_words_does_not_bring_them_back() -> None:
-    """A turn that runs during the yes ends later with the words in its lines; they are erased when it has ended."""
-    model = HeldScriptModel("hello", "yes, a zeppelin", held=[2])
-    async with gateway(model=model) as parlour:
-        await parlour.channel.ask("ann", "my zeppelin leaks")
-        question = await parlour.channel.ask("ann", "/forget zeppelin")
-        _, answered = await parlour.channel.say("ann", "is the zeppelin red?")
-        await model.called(2)
-        assert (await parlour.channel.ask("ann", yes(question))).startswith("Done.")
-        model.go(2)
-        await answered
-        while await parlour.app.store.jobs.pending_in(ANN):
-            await parlour.idle()
-        left = transcript(parlour.home)
-        assert left.count("zeppelin") == left.count("/forget zeppelin")
-        assert not await stored_changes(parlour, ANN)
 
 
 async def test_nothing_found_offers_words_that_are_near() -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from gateway.ports.access import ScopeMove
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, talk
 from tests.fakes.account_linking import code_of, link, settled, summarised, unlink
 from tests.fakes.documents import stored_states, stored_text
@@ -156,26 +154,6 @@ async def test_a_conversation_goes_on_through_a_link_and_a_restart(tmp_path: Pat
             "pocket%3aann",
             "pocket%3abob",
         ]
-
-
-async def test_a_kill_between_the_journals_word_and_the_files_is_made_good_at_the_start(tmp_path: Path) -> None:
-    """From the transaction on the two are one; a start moves the files before anybody is let in, once."""
-    home, model = tmp_path / "home", SummaryModel()
-    async with at_work(model, home) as parlour:
-        await say(parlour, "ann", "/remember the zeppelin is red")
-        await say(parlour, "bob", "/remember my boat is called Nora")
-        await summarised(parlour, ANN, BOB)
-        move = ScopeMove(id="link:x", kind="link", source=BOB, target=ANN, at=datetime.now(UTC))
-        await parlour.app.store.links.link(move)
-        copy = parlour.kill(tmp_path / "copy")
-        await parlour.app.store.links.mark_moved(move)
-    for _ in range(2):
-        async with at_work(model, copy) as parlour:
-            assert not (copy / BOB).exists()
-            await say(parlour, "ann", "what do you know?")
-            assert "Nora" in str(model.prompts[-1])
-            assert "zeppelin" in str(model.prompts[-1])
-    assert stored_text(copy, ANN).count("Nora") == 1
 
 
 async def test_a_link_waits_for_the_turn_that_runs(tmp_path: Path) -> None:

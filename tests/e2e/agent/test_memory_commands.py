@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from agent.memory.history.folder_store import document_path
 from gateway.ports.memory import HistoryEntry, NoteChange
 from tests.e2e.agent.test_consolidation import SummaryModel
-from tests.fakes.documents import edit_by_hand, stored_changes, stored_text
+from tests.fakes.documents import edit_by_hand, stored_text
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import change, memory
 
@@ -271,52 +268,6 @@ async def test_a_member_drops_their_own_lines_only() -> None:
         assert memory(parlour, "chats/pocket%3aroom") == ""
 
 
-async def test_a_drop_that_is_killed_removes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a kill behind the change the turn runs again: the same line is named, and no other one goes."""
-    async with gateway(home=tmp_path / "home") as parlour:
-        await say(parlour, "hello")
-        write_by_hand(parlour, "MEMORY.md", "- tea\n- tea at five\n")
-        editor = parlour.app.commands.editor
-        edit = editor.edit
-
-        async def edit_and_die(*given: Any) -> Any:
-            done = await edit(*given)
-            parlour.kill(tmp_path / "killed")
-            return done
-
-        monkeypatch.setattr(editor, "edit", edit_and_die)
-        await say(parlour, "/memory drop tea")
-    async with gateway(home=tmp_path / "killed") as parlour:
-        posts = await parlour.channel.posted("ann", 1)
-        assert posts[0].text.startswith("Removed from memory: `- tea`.")
-        assert memory(parlour, SCOPE) == "- tea at five\n"
-
-
 def write_by_hand(parlour: InProcessGateway, name: str, text: str) -> None:
     """Save a document as a person does, a while ago."""
     edit_by_hand(document_path(parlour.home, SCOPE, name), text)
-
-
-@pytest.mark.parametrize("word", ["undo", "correct"])
-async def test_a_kill_behind_the_change_answers_what_was_done(tmp_path: Path, word: str) -> None:
-    """The turn is repeated: its answer is as true as without the kill, and nothing is changed twice."""
-    async with gateway(home=tmp_path / "home") as parlour:
-        _, why = await say(parlour, "/remember I like green tea", "/memory why tea")
-        journal = parlour.app.store.journal
-        commit = journal.commit
-
-        async def kill_before(*given: Any, **more: Any) -> Any:
-            if not (tmp_path / "killed").exists() and len(stored_changes(parlour.home, SCOPE)) > 1:
-                parlour.kill(tmp_path / "killed")
-            return await commit(*given, **more)
-
-        journal.commit = kill_before  # type: ignore[method-assign]
-        command = f"/memory undo {change(why)}" if word == "undo" else "/memory correct I like green tea => I like mate"
-        [answer] = await say(parlour, command)
-    async with gateway(home=tmp_path / "killed") as parlour:
-        posts = await parlour.channel.posted("ann", 1)
-        assert posts[-1].text == answer
-        assert (await parlour.document(SCOPE)).strip() == ("" if word == "undo" else "- I like mate")
-        assert len(stored_changes(parlour.home, SCOPE)) == 2
-        [log] = await say(parlour, "/memory log")
-        assert f"change `{change(why)}` was undone" in log or word == "correct"

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from gateway.home import Home
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
-from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.sample_files import picture
 from tests.fakes.strict_requests import RequestRule, violations
 
@@ -207,37 +206,6 @@ async def test_the_error_of_the_smaller_request_is_the_one_that_is_told() -> Non
         assert "tools" in server.requests[-1]
 
 
-async def test_an_ability_that_came_back_is_used_after_a_month(tmp_path: Path) -> None:
-    """A fact expires after 30 days; until then the model is not asked for what it lacked."""
-    script, home = StrictServer(R.TOOLS), tmp_path / "home"
-    async with open_server(script) as server:
-        later = timedelta()
-
-        def now() -> datetime:
-            return datetime.now(UTC) + later
-
-        async with gateway(home=home, environment=settings(server), tools=[look_around], now=now) as parlour:
-            await parlour.channel.ask("c", "one")
-            script.rules = set()
-            await parlour.channel.ask("c", "two")
-            assert "tools" not in server.requests[-1]
-            later = timedelta(days=31)
-            await parlour.channel.ask("c", "three")
-            assert "tools" in server.requests[-1]
-    assert script.refused == 1
-
-
-async def test_another_address_is_another_model(tmp_path: Path) -> None:
-    """What one server lacks is not believed of the server that the settings name now."""
-    home = tmp_path / "home"
-    async with open_server(StrictServer(R.TOOLS)) as old, open_server(StrictServer()) as new:
-        async with gateway(home=home, environment=settings(old), tools=[look_around]) as parlour:
-            await parlour.channel.ask("c", "one")
-        async with gateway(home=home, environment=settings(new), tools=[look_around]) as parlour:
-            await parlour.channel.ask("c", "two")
-    assert "tools" in new.requests[0]
-
-
 async def test_what_a_model_lacks_is_shown_in_words_with_since_when(tmp_path: Path) -> None:
     """/status, `parlour status` and the doctor say it, with the gateway running and without."""
     home = tmp_path / "home"
@@ -257,23 +225,3 @@ async def test_what_a_model_lacks_is_shown_in_words_with_since_when(tmp_path: Pa
     running, stopped = ([each.text for each in status_findings(line) if each.id == "model.lacks"] for line in statuses)
     assert running == stopped
     assert running[0].startswith(f"openai/test lacks {lacks}; it is asked without. After a change of its server")
-
-
-async def test_another_gateway_on_the_database_repeats_no_refused_request(
-    tmp_path: Path, postgres: PostgresServer
-) -> None:
-    """It runs already when the first one learns, and asks for less in its own first turn."""
-    postgres.empty()
-    script = StrictServer(R.TOOLS, R.SYSTEM)
-    async with open_server(script) as server:
-        environment = settings(server, PARLOUR_STORE__URL=postgres.address, PARLOUR_STORE__SHARED="true")
-        async with (
-            gateway(home=tmp_path / "one", environment=environment, tools=[look_around]) as one,
-            gateway(home=tmp_path / "two", environment=environment, tools=[look_around]) as two,
-        ):
-            assert (await one.channel.ask("a", "hello")).startswith("answer ")
-            refused = script.refused
-            assert refused == 2
-            assert (await two.channel.ask("b", "hello")).startswith("answer ")
-            assert facts(two) == ["system", "tools"]
-    assert script.refused == refused

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
-from gateway.errors import FailureCause
 from gateway.events import OutboundKind, SessionKey
 from gateway.i18n import translate
-from gateway.i18n.failures import BY_NAME, failure_line
 from tests.e2e.agent.test_files import first_turn_usage
 from tests.fakes.inprocess_gateway import PLAIN, STREAMING, InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, Script, ScriptedAnswer, ScriptedToolCall, open_server
@@ -151,72 +149,6 @@ async def test_another_model_answers_when_the_first_fails(fault: ModelFault) -> 
         assert await parlour.channel.ask("c", "hello") == "from the other"
         assert [body["model"] for body in server.requests] == ["test", "other"]
         assert {row.model for row in await first_turn_usage(parlour) if row.tokens_out} >= {"openai/other"}
-
-
-FAULTS: Mapping[str, tuple[ScriptedAnswer, str]] = {
-    "empty": (ScriptedAnswer(fault=ModelFault.EMPTY), "empty"),
-    "null": (ScriptedAnswer(fault=ModelFault.NULL), "empty"),
-    "no-choices": (ScriptedAnswer(fault=ModelFault.NO_CHOICES), "empty"),
-    "nameless-call": (ScriptedAnswer(calls=(ScriptedToolCall(name=""),)), "empty"),
-    "cut-json": (ScriptedAnswer(fault=ModelFault.CUT_JSON), "garbled"),
-    "cut-body": (ScriptedAnswer(fault=ModelFault.CUT_BODY), "server_failed"),
-    "drop": (ScriptedAnswer(fault=ModelFault.DROP), "server_failed"),
-    "hang": (ScriptedAnswer(fault=ModelFault.HANG), "timeout"),
-    "429": (ScriptedAnswer(fault=ModelFault.BUSY), "busy"),
-    "429-later": (ScriptedAnswer(fault=ModelFault.BUSY, retry_after="3600"), "busy"),
-    "quota": (ScriptedAnswer(fault=ModelFault.QUOTA), "refused"),
-    "500": (ScriptedAnswer(fault=ModelFault.ERROR), "server_failed"),
-    "400": (ScriptedAnswer(fault=ModelFault.BAD_REQUEST), "refused"),
-    "401": (ScriptedAnswer(fault=ModelFault.UNAUTHORISED), "refused"),
-    "404": (ScriptedAnswer(fault=ModelFault.NOT_FOUND), "refused"),
-    "overflow": (ScriptedAnswer(fault=ModelFault.OVERFLOW), "overflow"),
-}
-STREAMED: Mapping[str, tuple[ScriptedAnswer, str]] = {
-    "empty": FAULTS["empty"],
-    "null": FAULTS["null"],
-    "hang": FAULTS["hang"],
-    "429": FAULTS["429"],
-    "end-stream": (ScriptedAnswer(text=LONG, fault=ModelFault.END_STREAM), "server_failed"),
-    "cut-stream": (ScriptedAnswer(text=LONG, fault=ModelFault.CUT_STREAM), "server_failed"),
-    "error-in-stream": (ScriptedAnswer(text=LONG, fault=ModelFault.ERROR_IN_STREAM), "busy"),  # it says "overloaded"
-    "silence": (ScriptedAnswer(text=LONG, fault=ModelFault.PAUSE), "timeout"),
-}
-
-
-CAUSES = {"quota": FailureCause.ACCOUNT, "401": FailureCause.KEY, "404": FailureCause.MODEL}  # as owners read them
-
-
-@pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
-async def test_each_fault_is_one_line_with_a_reference(streaming: bool) -> None:
-    """Whatever the provider does, one line is seen: the table's sentence, and a reference that tells the story.
-
-    What a stream had shown stays above that line; afterwards the chat answers again. Each fault has a chat of its own.
-    """
-    faults = STREAMED if streaming else FAULTS
-
-    def script(body: Mapping[str, Any], _: int) -> ScriptedAnswer:
-        name = str(body["messages"][-1]["content"]).split()[-1]
-        return faults[name][0] if name in faults else ScriptedAnswer(text="well again")
-
-    # A window is learned from the overflow, the last one; without tools their schemas are not most of it.
-    no_tools = '{"pocket:*": {"tools": {"allow": []}}}'
-    async with open_wired_gateway(script, streaming=streaming, PARLOUR_CHATS=no_tools) as (parlour, server):
-        for n, (name, (answer, failure)) in enumerate(faults.items()):
-            await parlour.channel.ask(name, name)
-            posts = await parlour.channel.posted(name, 2 if answer.text else 1)
-            *kept, text = [post.text for post in posts]
-            assert all(each and LONG.startswith(each) for each in kept), name
-            turn = reference_in(text)
-            page, cause = "http://127.0.0.1:0/", CAUSES.get(name)
-            assert text == failure_line(BY_NAME[failure], turn, cause=cause, page=page), name
-            story = await parlour.app.store.journal.trace(turn)
-            assert story is not None
-            assert story.record is not None
-            assert story.record["failure"] == failure, name
-            assert "sk-SECRET" not in text
-            assert len(server.bodies) == 2 * n + 1, name
-            assert await parlour.channel.ask(name, "and now?") == "well again", name
-            assert [m["role"] for m in server.requests[-1]["messages"]] == [*("system", "user", "assistant", "user")]
 
 
 async def test_ten_megabytes_are_cut_and_said_so() -> None:

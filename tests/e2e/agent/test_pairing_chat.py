@@ -12,7 +12,6 @@ import pytest
 from gateway.admission import AdmissionPolicy, policy_of
 from gateway.control import Line
 from gateway.errors import UserError
-from gateway.ports.access import AccessStatus
 from gateway.ports.channel import IntakeResult, IntakeVerdict, MembershipChange
 from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
@@ -124,25 +123,6 @@ async def test_ten_thousand_guesses_let_nobody_in(tmp_path: Path) -> None:
         assert not parlour.app.store.access.members()
 
 
-async def test_killed_after_any_write_nobody_is_told_twice(tmp_path: Path) -> None:
-    """Killed after the knock, and again after the yes: each line is said once, and no decision is lost."""
-    async with open_gateway(tmp_path / "home") as parlour:
-        await ask_as_owner(parlour, "hello")
-        await parlour.channel.say(MAL, "let me in", sender=MAL, name="Mal")
-        killed = parlour.kill(tmp_path / "after the knock")
-    async with open_gateway(killed) as parlour:
-        await knock(parlour)
-        # Delivered before the kill or by this run: never by both, and the question is there to be answered.
-        assert len(texts(parlour, MAL)) <= 1
-        (waiting,) = parlour.app.pairing.pending_requests()
-        await ask_as_owner(parlour, f"/pair yes {waiting.ref}")
-        killed = parlour.kill(tmp_path / "after the yes")
-    async with open_gateway(killed) as parlour:
-        assert parlour.app.store.access.members()["pocket", MAL].standing is AccessStatus.PAIRED
-        assert "thanks" in await parlour.channel.ask(MAL, "thanks", sender=MAL)
-        assert [line.what for line in await parlour.app.store.access.audit(limit=9)] == ["pair yes"]
-
-
 async def test_a_place_is_silent_until_the_owner_says_yes(tmp_path: Path) -> None:
     """Added to a group: nothing is said there; a mention meanwhile is refused; after the yes everybody is answered."""
     async with open_gateway(tmp_path / "home") as parlour:
@@ -164,15 +144,6 @@ async def test_a_place_is_silent_until_the_owner_says_yes(tmp_path: Path) -> Non
         assert (line.visible_to, "I'm new here" in line.text) == ("7", True)
         await ask_as_owner(parlour, re.findall(r"/pair yes [0-9a-f]+", asked)[0])
         assert "hey" in await parlour.channel.ask("-100", "hey", sender="7", group=True, is_addressed=True)
-
-
-async def test_an_old_message_of_a_stranger_is_answered_by_nothing(tmp_path: Path) -> None:
-    """What was said two days ago, while nothing ran, gets no line now."""
-    async with open_gateway(tmp_path / "home") as parlour:
-        long_ago = datetime.now(UTC) - timedelta(days=2)
-        await parlour.channel.say(MAL, "hello?", sender=MAL, sent_at=long_ago)
-        await parlour.idle()
-        assert texts(parlour, MAL) == []
 
 
 async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:

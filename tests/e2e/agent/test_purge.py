@@ -24,7 +24,7 @@ from gateway.events import SessionKey
 from gateway.ports.journal import Job
 from gateway.ports.memory import FileKind, HistoryEntry
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
-from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
+from tests.fakes.canaries import ASCII, CANARIES, where
 from tests.fakes.documents import stored_text
 from tests.fakes.histories import open_journal_history
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
@@ -195,22 +195,6 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
     assert "- my dog is Bello\n" in (memory / "MEMORY.md").read_text()
     assert "- my dog is Bello\n" in stored_text(home, SCOPE)
     assert "something else that stays" in (home / SCOPE / "sessions" / "pocket%3aann.jsonl").read_text()
-
-
-async def test_killed_before_it_was_done_the_next_start_does_the_rest(full_home: Path, tmp_path: Path) -> None:
-    """A kill right after the answer: the job stands in the journal, and the next process finishes it."""
-    home = shutil.copytree(full_home, tmp_path / "home")
-    async with at_work(home) as parlour:
-        parlour.app.background._long = ()  # a process that dies before it comes to it
-        await erase(parlour.channel.ask, "ann", f"/forget {CYRILLIC} --purge")
-        await parlour.idle()
-        assert "purge" in {job.kind for job in await parlour.app.store.jobs.pending_in(SCOPE)}
-        left = parlour.kill(tmp_path / "left")
-    assert where(left, CYRILLIC)
-    async with at_work(left) as parlour:
-        await wait_until_purged(parlour)
-    assert not where(left, CYRILLIC)
-    assert where(left, ASCII)
 
 
 class PausingModel(SummaryModel):

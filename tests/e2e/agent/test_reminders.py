@@ -292,24 +292,6 @@ async def test_in_a_group_only_its_person_or_an_admin_changes_it(clock: MovableC
         assert answer == "The reminder `stand-up` is stopped."
 
 
-async def test_access_lost_pauses_it_and_the_owner_reads_one_line(clock: MovableClock) -> None:
-    """The chat reads nothing; the row stays, paused."""
-    async with talk(clock, policy=MEMBERS) as group:
-        await group.inside.channel.ask("boss", "hello", sender="boss")
-        await group.call("remind", what="a", in_minutes=5, chat="-hall", group=True, sender="ann", repeat="FREQ=HOURLY")
-        (set_,) = await group.reminders()
-        (job,) = await group.inside.app.store.jobs.pending_of("remind")
-        gone = replace(set_, by="mallory", person="pocket%3amallory")
-        await group.inside.app.store.jobs.advance(job, gone.to_job(job.scope))
-        before = group.texts("-hall")
-        await group.move(minutes=6)
-        await group.move(hours=3)
-        assert group.texts("-hall") == before
-        assert [each.paused for each in await group.reminders()] == ["access"]
-        lines = [text for text in group.texts("boss") if "no longer has access" in text]
-        assert len(lines) == 1
-
-
 async def test_a_person_who_is_blocked_is_reminded_again_once_admitted(clock: MovableClock) -> None:
     """Blocked by the owner, their reminder pauses without a word in the group; admitted again, a button resumes it."""
     async with talk(clock, policy=MEMBERS) as group:

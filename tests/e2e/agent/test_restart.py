@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.fakes.held_model import HeldScriptModel, calls, results, users
+from tests.fakes.held_model import HeldScriptModel, calls, users
 from tests.fakes.inprocess_gateway import gateway
 
 KEY = SessionKey("pocket", "c")
@@ -69,27 +67,6 @@ async def test_a_stopped_gateway_gives_its_turns_back_with_their_steps(tmp_path:
         await parlour.channel.posted("c", 1)
         assert kettle.ran == 1
         assert list(model.asked[0].messages) == list(second.messages)
-
-
-@pytest.mark.parametrize(
-    ("repeatable", "result", "runs"),
-    [(False, "outcome unknown: it may have happened", 1), (True, "boiled", 2)],
-    ids=["not-repeatable", "repeatable"],
-)
-async def test_a_tool_whose_end_is_unknown(tmp_path: Path, repeatable: bool, result: str, runs: int) -> None:
-    """What may be repeated is repeated; otherwise the model is told `outcome unknown`, and the tool is left alone."""
-    kettle = CountingTool(repeatable=repeatable)
-    async with gateway(model=HeldScriptModel(calls(("boil", "{}"))), tools=[kettle.tool]) as parlour:
-        _, answer = await parlour.channel.say("c", "tea please")
-        await kettle.begun.wait()
-        copy = parlour.kill(tmp_path / "copy")
-        kettle.go.set()
-        await answer
-    model = HeldScriptModel("that is what became of it")
-    async with gateway(home=copy, model=model, tools=[kettle.tool]) as parlour:
-        await parlour.channel.posted("c", 1)
-        assert results(model.asked[0]) == [result]
-        assert kettle.ran == runs
 
 
 async def test_what_was_steered_in_is_not_lost_between_stamp_and_step(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,19 +30,6 @@ async def outcomes(parlour: InProcessGateway, chat: str) -> list[tuple[str, str]
 def transcript(home: Path) -> str:
     """Return everything that stands in transcripts, archives included."""
     return "".join(path.read_text() for path in sorted(home.rglob("*.jsonl")))
-
-
-async def test_messages_are_answered_in_order_each_once() -> None:
-    """What comes while a turn runs waits in order; every message has its own answer."""
-    model = HeldScriptModel(held=[1])
-    async with gateway(model=model) as parlour:
-        said = [await parlour.channel.say("c", f"m{n}") for n in range(5)]
-        await model.called(1)
-        model.go(1)
-        await asyncio.gather(*(answer for _, answer in said))
-        await parlour.idle()
-        assert [users(request)[-1] for request in model.asked] == [f"m{n}" for n in range(5)]
-        assert [post.text for post in parlour.channel.posts["c"]] == [f"answer {n}" for n in range(1, 6)]
 
 
 async def test_a_split_paste_is_one_turn() -> None:
@@ -178,32 +164,6 @@ async def test_steering_joins_at_the_next_tool_step() -> None:
         assert users(model.asked[1]) == ["look around", "and hurry"]
         assert len(model.asked) == 2
         assert [post.text for post in parlour.channel.posts["c"]] == ["done"]
-
-
-async def test_only_the_same_sender_steers() -> None:
-    """Another person's message never joins a turn: a turn has one principal."""
-    model = HeldScriptModel(calls(("look", "{}")), "done", held=[1])
-    async with gateway(model=model, tools=[look], environment=STEER) as parlour:
-        await parlour.channel.say("g", "look around", sender="ann", group=True)
-        await model.called(1)
-        _, second = await parlour.channel.say("g", "me too", sender="bob", group=True)
-        model.go(1)
-        await second
-        assert users(model.asked[1]) == ["look around"]
-        assert users(model.asked[2]) == ["look around", "me too"]
-
-
-async def test_without_steering_a_message_waits_for_its_own_turn() -> None:
-    """By default what comes during a turn is the next turn."""
-    model = HeldScriptModel(calls(("look", "{}")), "done", held=[1])
-    async with gateway(model=model, tools=[look]) as parlour:
-        await parlour.channel.say("c", "look around")
-        await model.called(1)
-        _, second = await parlour.channel.say("c", "and hurry")
-        model.go(1)
-        await second
-        assert users(model.asked[1]) == ["look around"]
-        assert users(model.asked[2])[-1] == "and hurry"
 
 
 async def test_a_full_backlog_is_said_once_and_loses_nothing_that_was_taken() -> None:

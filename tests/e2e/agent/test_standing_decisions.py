@@ -16,7 +16,7 @@ from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from agent.tools.tool_questions import DURATION, STANDING_DECISION
 from gateway.events import SessionKey
 from gateway.ports.journal import Job
-from tests.e2e.agent.test_tool_questions import SETTLED, decide, read_page, waiting
+from tests.e2e.agent.test_tool_questions import decide, read_page, waiting
 from tests.fakes.account_linking import link, unlink
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
@@ -119,18 +119,6 @@ async def test_never_refuses_without_asking() -> None:
         assert job.payload["is_allowed"]
         await press(parlour, question, "deny never")
     assert letters.sent == ["bob"]
-
-
-async def test_two_presses_make_one_decision() -> None:
-    """A second press finds the question settled, whatever it says."""
-    letters = Letters()
-    async with gateway(model=HeldScriptModel(letter(), "asked", "done"), tools=[letters.tool]) as parlour:
-        question = await parlour.channel.ask("c", "write to bob")
-        await press(parlour, question, "deny never")
-        assert await press(parlour, question, "allow here") == SETTLED
-        (job,) = await decisions(parlour)
-        assert not job.payload["is_allowed"]
-    assert letters.sent == []
 
 
 async def test_a_yes_does_not_cover_what_others_wrote_or_jobs_started() -> None:

@@ -1,4 +1,4 @@
-"""Letting in on Discord, over the wire: a server that waits, a code, and a slash command that is answered at once."""
+"""Letting in on Discord, over the wire: a server that waits, and a slash command that is answered at once."""
 
 from __future__ import annotations
 
@@ -67,18 +67,3 @@ async def test_a_strangers_slash_command_is_answered_at_once(discord: DiscordSer
         (line,) = discord.chat(discord.direct(EVA))
         assert "Your code is" in line
         assert [each.who for each in parlour.app.pairing.pending_requests()] == [str(EVA)]
-
-
-async def test_a_code_in_a_direct_message(discord: DiscordServer) -> None:
-    """Eva writes privately and has a code; Ann, who never wrote, is asked in a direct chat that is opened for it."""
-    async with owned(discord, InstantModel()) as parlour:
-        discord.say(discord.direct(EVA), EVA, "let me in")
-        await discord.until(lambda: bool(discord.chat(discord.direct(EVA))))
-        code = discord.chat(discord.direct(EVA))[0].partition("code is ")[2][:9]
-        await discord.until(lambda: bool(discord.chat(discord.direct(ANN))))
-        assert code in discord.chat(discord.direct(ANN))[0]
-        assert "/pair yes" in discord.chat(discord.direct(ANN))[0]
-        discord.say(discord.direct(ANN), ANN, f"/pair {code}")
-        await discord.until(lambda: len(discord.chat(discord.direct(EVA))) == 2)
-        await parlour.idle()
-        assert discord.chat(discord.direct(EVA))[1] == "Your access was approved. You can write to me now."

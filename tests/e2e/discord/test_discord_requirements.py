@@ -1,4 +1,4 @@
-"""Forum posts, long answers, pictures, strangers and limits of Discord, over the wire."""
+"""Forum posts, strangers and limits of Discord, over the wire."""
 
 from __future__ import annotations
 
@@ -37,33 +37,6 @@ async def test_a_forum_post_is_a_session_of_its_own(discord: DiscordServer, serv
         post = discord.open_forum_post("4009", "a garden", ANN, f"{CALL} what grows here?")
         (message,) = await services.wait_deliveries(1)
     assert (str(message.key), message.message_id) == (f"discord:4009/{post}", post)
-
-
-async def test_a_long_answer_in_a_channel_is_a_file(discord: DiscordServer) -> None:
-    """Twenty thousand characters with fences: the beginning, and the whole as `answer.md`."""
-    text = "\n\n".join(f"Section {n}\n\n```python\n" + f"print({n})\n" * 150 + "```" for n in range(15))
-    model = HeldModel(text, held=False)
-    async with open_gateway_of(discord, model) as parlour:
-        discord.say(GENERAL, ANN, f"{CALL} tell me all")
-        await discord.until(lambda: any(each["attachments"] for each in discord.messages[GENERAL]))
-        await parlour.idle()
-        beginning, file = (each for each in discord.messages[GENERAL] if each["author"]["id"] == BOT)
-        assert beginning["content"].count("```") % 2 == 0
-        (name, data) = discord.cdn.files[file["attachments"][0]["id"]]
-        assert (name, data.decode()) == ("answer.md", text)
-
-
-async def test_a_picture_reaches_the_model(discord: DiscordServer) -> None:
-    """Fetched when the turn runs, after its sender was let in, and once."""
-    model = HeldModel("I see.", held=False)
-    async with open_gateway_of(discord, model) as parlour:
-        direct = discord.direct(ANN)
-        file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
-        discord.say(direct, ANN, "what is it?", attachments=[file])
-        await discord.until(lambda: discord.chat(direct))
-        await parlour.idle()
-    assert discord.cdn.served == [file["id"]]
-    assert "a.png" in model.prompts[0]
 
 
 async def test_a_stranger_with_a_file_costs_nothing(discord: DiscordServer) -> None:

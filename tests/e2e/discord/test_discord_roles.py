@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
-from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, TEAM_ROLE
 from tests.fakes.discord_server import DiscordServer
 from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -35,35 +33,6 @@ def reasons(parlour: InProcessGateway, who: str) -> list[str]:
     return [str(each.reason) for each in parlour.app.refusals.recent("discord", who)]
 
 
-async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: DiscordServer) -> None:
-    """In the channel, in its threads, by an edit, by a command and a press; and a role is no way into a direct chat."""
-    model = HeldModel(held=False)
-    discord.members[BEN]["roles"] = [TEAM_ROLE]
-    async with team(discord, model) as parlour:
-        thread = discord.open_thread(GENERAL, "plans")
-        for number, place in enumerate((GENERAL, thread), 1):
-            discord.say(place, BEN, f"{CALL} hello in {place}")
-            await model.wait_asked(number)
-        await parlour.idle()
-        ours = discord.messages[GENERAL][-1]["id"]
-        discord.say(discord.direct(BEN), BEN, "and here?")
-        discord.members[BEN]["roles"] = []
-        last = discord.say(GENERAL, BEN, f"{CALL} and now?")
-        discord.edit(last, f"{CALL} or now?")
-        discord.say(thread, BEN, "and below?")
-        discord.interactions.press(ours, BEN, "/memory pending")
-        discord.interactions.use(GENERAL, BEN, "status")
-        discord.say(RANDOM, ANN, f"{CALL} hello")
-        await discord.until(lambda: bool(discord.chat(RANDOM)))
-        await parlour.idle()
-        refused = parlour.app.refusals.recent("discord", BEN)
-        assert sum(each.times for each in refused) in (5, 6)  # an edit may count with its message
-        assert {str(each.reason) for each in refused} == {"stranger"}
-        assert len(discord.chat(GENERAL)) == len(discord.chat(thread)) == 1
-    assert len(model.prompts) == 3
-    assert all("now?" not in each for each in model.prompts)
-
-
 async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: DiscordServer) -> None:
     """Ben's row waits behind his first; his role goes; his next word says so. Neither is answered, nor is he quoted."""
     model = HeldModel(held=False)
@@ -85,26 +54,6 @@ async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: Disco
         discord.say(GENERAL, ANN, f"{CALL} what did he say?")
         await discord.until(lambda: len(discord.chat(GENERAL)) == 3)
         assert "at seven" not in model.prompts[-1]
-
-
-@pytest.mark.parametrize("entry", ["guild:3001", f"chat:{GENERAL}"])
-async def test_who_left_the_server_is_not_answered_any_more(discord: DiscordServer, entry: str) -> None:
-    """They were let in by the server or the channel, wrote, and left before their turn came."""
-    model = HeldModel(held=False)
-    async with team(discord, model, entry) as parlour:
-        model.go_on.clear()
-        discord.say(GENERAL, EVA, f"{CALL} first")
-        await model.wait_asked(1)
-        discord.say(GENERAL, EVA, f"{CALL} second")
-        while (await parlour.app.store.journal.depth())["queued"] < 1:  # noqa: ASYNC110 - nobody is told
-            await asyncio.sleep(0.005)
-        del discord.members[EVA]
-        parlour.app.channels["discord"]._members.members.expire()  # type: ignore[attr-defined]  # as five minutes do
-        model.go_on.set()
-        await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
-        await parlour.idle()
-        assert len(model.prompts) == 1
-        assert reasons(parlour, EVA) == ["guest"]
 
 
 async def test_who_decides_in_a_channel_is_judged_when_it_is_decided(discord: DiscordServer) -> None:

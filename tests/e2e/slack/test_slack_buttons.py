@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from gateway.errors import StoreUnavailable
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, open_gateway
-from tests.fakes.slack_http_events import SIGNING_SECRET
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackServer, slack_server
+from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
 from tests.fakes.staged_changes import FACT, memory, scope_in, staged
 
 
@@ -23,31 +21,6 @@ async def asked(server: SlackServer, place: str) -> dict[str, Any]:
 
     await server.until(lambda: bool(found()))
     return found()[-1]
-
-
-async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:
-    """A stranger's press leaves no trace; a member's is refused to them alone; an admin's is done, and said to them."""
-    async with slack_server() as server, open_gateway(server) as parlour:
-        thread = server.say(ROOM, ANN, f"{CALL} hello")
-        await server.until(lambda: bool(server.shown(ROOM, thread)))
-        scope = await scope_in(parlour, f"slack:{ROOM}/{thread}")
-        await staged(parlour, scope, f"slack:{ROOM}/{thread}")
-        question = await asked(server, ROOM)
-        assert question["thread_ts"] == thread  # where it arose
-        stranger = server.press(ROOM, EVE, question, "Yes")
-        await server.until(lambda: stranger in server.acks)
-        assert [each.reason for each in parlour.app.refusals.recent("slack", EVE)] == ["stranger"]  # at the door
-        server.press(ROOM, BOB, question, "Yes")
-        whispers = server.places[ROOM].whispers
-        await server.until(lambda: len(whispers) == 1)
-        assert (whispers[0]["user"], whispers[0]["text"][:23]) == (BOB, "Only an admin of this c")
-        assert buttons(question)
-        assert memory(parlour, scope) == ""
-        server.press(ROOM, ANN, question, "Yes")
-        await server.until(lambda: len(whispers) == 2 and not buttons(question))
-        assert (whispers[1]["user"], whispers[1]["text"][:9]) == (ANN, "Approved.")
-        assert memory(parlour, scope) == f"- {FACT}\n"
-        assert len(server.shown(ROOM, thread)) == 2  # the answer and the question: nothing else for everybody
 
 
 async def test_what_one_person_alone_sees_has_buttons_too() -> None:
@@ -102,30 +75,3 @@ async def test_a_press_that_is_not_stored_is_not_acknowledged(monkeypatch: pytes
         assert server.deliveries.count(trigger) == 2
         assert server.acks.count(trigger) == 1
         assert memory(parlour, scope) == f"- {FACT}\n"
-
-
-async def test_presses_come_by_http_too() -> None:
-    """Signed, in a form, acknowledged when stored; the same request twice has one effect."""
-    async with slack_server() as server:
-        environment = {
-            "PARLOUR_CHANNELS__SLACK__APP_TOKEN": "",
-            "PARLOUR_CHANNELS__SLACK__SIGNING_SECRET": SIGNING_SECRET,
-            "PARLOUR_WEB__PUBLIC_URL": "https://parlour.example",
-        }
-        async with open_gateway(server, environment=environment) as parlour:
-            server.hook = f"{parlour.app.web.url}hooks/slack"
-            await asyncio.wait_for(_serving(parlour), 60)
-            server.say(DM, ANN, "hello")
-            await server.until(lambda: bool(server.shown(DM)))
-            scope = await scope_in(parlour, f"slack:{DM}")
-            await staged(parlour, scope, f"slack:{DM}")
-            question = await asked(server, DM)
-            server.press(DM, ANN, question, "Yes")
-            await server.until(lambda: not buttons(question))
-            assert memory(parlour, scope) == f"- {FACT}\n"
-
-
-async def _serving(parlour: Any) -> None:
-    channel = parlour.app.channels["slack"]
-    while not channel.is_ready():  # noqa: ASYNC110 - nobody is told
-        await asyncio.sleep(0.005)

@@ -21,7 +21,6 @@ from gateway.installation import operator_command
 from gateway.ports.access import OPERATOR, DecisionActor
 from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway
-from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, open_gateway, variables
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, TEAM, FakeSlackChat, SlackServer, slack_server
 
@@ -182,39 +181,3 @@ async def the_ways_to_ask(server: SlackServer, home: Path) -> None:
     waiting = await parlour(server, home, "people", "pending")
     assert re.search(rf"slack:{MAL} \(Mal\), since .*, until ", waiting)
     assert f"slack:chat:{NEW} (newcomers), added by Mal, since " in waiting
-
-
-async def test_the_owner_lets_both_in_by_buttons(tmp_path: Path) -> None:
-    """Ann presses Yes twice in her own chat: Mal is told and answered, and so is everybody in the new channel."""
-    async with workspace() as server, gateway(server, tmp_path / "home", HeldModel(held=False)) as app:
-        server.say(DM, ANN, "good morning")
-        await server.until(lambda: len(server.shown(DM)) == 1)
-        server.say("D0MAL", MAL, "let me in")
-        server.invite(NEW, MAL)
-        await server.until(lambda: len(server.shown(DM)) == 3)
-        for question in [each for each in server.places[DM].messages if buttons(each)]:
-            before = len(server.shown(DM))
-            server.press(DM, ANN, question, "Yes")
-            await server.until(lambda before=before: len(server.shown(DM)) > before)  # type: ignore[misc]
-        await server.until(lambda: len(server.shown("D0MAL")) == 2)
-        assert server.shown("D0MAL")[1] == "Your access was approved. You can write to me now."
-        server.say("D0MAL", MAL, "thanks")
-        await server.until(lambda: len(server.shown("D0MAL")) == 3)
-        thread = server.say(NEW, BOB, f"{CALL} hello")
-        await server.until(lambda: bool(server.shown(NEW, thread)))
-        await app.idle()
-        assert not app.app.pairing.pending_requests()
-        assert [line.what for line in await app.app.store.access.audit(limit=9)] == ["pair yes", "pair yes"]
-
-
-async def test_an_owner_who_never_wrote_is_asked_in_a_direct_chat(tmp_path: Path) -> None:
-    """Ann has not written to the bot yet: the question and its buttons reach her all the same."""
-    async with workspace() as server, gateway(server, tmp_path / "home", HeldModel(held=False)) as app:
-        server.say("D0MAL", MAL, "let me in")
-        await server.until(lambda: bool(server.shown(DM)))
-        (question,) = [each for each in server.places[DM].messages if buttons(each)]
-        server.press(DM, ANN, question, "Yes")
-        await server.until(lambda: len(server.shown("D0MAL")) == 2)
-        await server.until(lambda: len(server.shown(DM)) == 2)
-        assert "can now write to me on slack" in server.shown(DM)[1]
-        await app.idle()

@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.ports.memory import FileKind
 from tests.fakes.held_model import HeldModel
 from tests.fakes.slack import slack
 from tests.fakes.slack_gateway import CALL, open_gateway, transcripts
 from tests.fakes.slack_server import ANN, DM, EVE, ROOM, FakeSlackChat, slack_server
-from tests.fakes.stored_files import stored_files
-from tests.fakes.web_services import FakePageServices
 
-HERE = Path(__file__).parent
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc000"
     "0003010100c9fe92ef0000000049454e44ae426082"
@@ -64,40 +60,6 @@ async def test_the_same_event_twice_is_one_answer(tmp_path: Path) -> None:
             await parlour.idle()
         assert len(model.prompts) == 1
         assert len(server.shown(DM)) == 1
-
-
-async def test_a_picture_and_a_document_reach_their_turn() -> None:
-    """Fetched with the token when the turn runs, kept in the chat's scope under their own sum; the text is read."""
-    model = HeldModel(held=False)
-    async with slack_server() as server, open_gateway(server, model=model) as parlour:
-        files = [
-            server.attach("cat.png", PNG, "image/png"),
-            server.attach("note.txt", b"the number is 4711", "text/plain"),
-        ]
-        server.say(DM, ANN, "what do you see?", subtype="file_share", files=files)
-        await server.until(lambda: bool(server.shown(DM)))
-        await parlour.idle()
-        (prompt,) = model.prompts
-        assert "cat.png" in prompt
-        assert "4711" in prompt
-        assert PNG in stored_files(parlour.home, FileKind.ATTACHMENT).values()
-        assert len(server.downloads) == 2
-
-
-async def test_a_connection_that_breaks_in_mid_answer_costs_nothing() -> None:
-    """The line for events is cut while the answer grows: it is finished in its place, and the next one is heard."""
-    house_ = FakePageServices(answer=lambda text: f"You said {text}, and I say more.")
-    house_.go_on.clear()
-    async with slack(house_) as up:
-        up.server.say(DM, ANN, "hello")
-        await up.server.until(lambda: bool(up.server.shown(DM)))
-        await up.server.cut()
-        house_.go_on.set()
-        await up.server.until(lambda: up.server.connections == 2)
-        up.server.say(DM, ANN, "goodbye")
-        await up.server.until(lambda: up.server.shown(DM)[-1:] == ["You said goodbye, and I say more."])
-        assert up.server.shown(DM)[0] == "You said hello, and I say more."
-        assert len(up.server.shown(DM)) == 2
 
 
 async def test_a_crowd_of_connections_is_not_made_worse() -> None:

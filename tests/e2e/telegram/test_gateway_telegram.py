@@ -199,23 +199,6 @@ async def test_a_private_command_answer_stays_private(server: TelegramServer) ->
     assert (public.chat, public.text, public.reply_to) == (TEAM, translate("telegram.write_first"), 2)
 
 
-async def test_a_stopped_answer_stays_in_its_preview(server: TelegramServer) -> None:
-    """In a group the preview keeps its words, completed and marked; /stop adds no line, and 👀 goes."""
-    model = EchoModel(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
-    model.go_on.clear()
-    async with open_gateway(server, model) as up:
-        server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
-        await server.until(lambda: len(server.posts) == 1)
-        server.say("@parlour_bot stop", chat=TEAM, sender=43, **mention("@parlour_bot"))
-        await server.until(lambda: server.posts[0].text.endswith(translate("delivery.stopped_here")))
-        await up.idle()
-        await server.until(lambda: any(not each.get("reaction") for each in server.reactions))
-        (post,) = server.posts
-        assert post.text == f"Well, this is a long answer, with words that are\n\n{translate('delivery.stopped_here')}"
-        assert post.reply_to == 1
-        model.go_on.set()
-
-
 async def test_a_stopped_answer_of_a_private_chat_is_sent(server: TelegramServer) -> None:
     """A draft goes when its time is over: what it held becomes a message, marked as stopped."""
     model = EchoModel(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")

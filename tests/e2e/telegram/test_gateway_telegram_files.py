@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-from PIL import Image
-
-from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from gateway.i18n import translate
 from gateway.ports.memory import FileKind
-from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.stored_files import stored_files
 from tests.fakes.telegram_gateway import TEAM, EchoModel, open_gateway
-from tests.fakes.telegram_server import TelegramFault, TelegramServer
+from tests.fakes.telegram_server import TelegramServer
 
 
 def document(server: TelegramServer, name: str, data: bytes, media_type: str = "text/plain") -> dict[str, Any]:
@@ -28,19 +20,6 @@ def document(server: TelegramServer, name: str, data: bytes, media_type: str = "
 def stored_file_contents(home: Path) -> list[bytes]:
     """Return the bytes of every file that was stored."""
     return sorted(stored_files(home, FileKind.ATTACHMENT).values())
-
-
-async def test_a_document_is_read_and_kept(server: TelegramServer) -> None:
-    """Downloaded after admission, stored in the sender's scope, and its words are before the model."""
-    model = EchoModel(lambda _: "Read.")
-    async with open_gateway(server, model) as up:
-        words = b"the cellar key hangs behind the clock"
-        server.say(None, caption="what is in it?", **document(server, "notes.txt", words))
-        await server.until(lambda: len(server.posts) == 1)
-        await up.idle()
-        assert stored_file_contents(up.home) == [words]
-    assert "cellar key" in model.heard[-1]
-    assert "notes.txt" in model.heard[-1]
 
 
 async def test_a_caption_reaches_the_model_once(server: TelegramServer) -> None:
@@ -87,58 +66,3 @@ async def test_an_album_is_one_turn_with_all_its_files(server: TelegramServer) -
     assert len(model.heard) == 1
     assert [f"words of file {n}" in model.heard[0] for n in range(3)] == [True] * 3
     assert server.shown(42) == ["All read."]
-
-
-async def test_a_file_that_cannot_be_had_is_said(server: TelegramServer) -> None:
-    """Too large for bots, or gone: the message is answered, and the model knows what is missing and why."""
-    model = EchoModel(lambda _: "I could not read it.")
-    async with open_gateway(server, model) as up:
-        large = document(server, "film.mkv", b"x")
-        large["document"]["file_size"] = 21_000_000
-        server.say(None, caption="this?", **large)
-        await server.until(lambda: len(server.posts) == 1)
-        server.files.faults.append("gone")
-        server.say(None, caption="and this?", **document(server, "gone.txt", b"x"))
-        await server.until(lambda: len(server.posts) == 2)
-        await up.idle()
-        assert stored_file_contents(up.home) == []
-    assert "20 MB" in model.heard[0]
-    assert "does not have it any more" in model.heard[1]
-    assert server.files.downloads == ["file-1"]
-
-
-class FileReturningModel(FakeChatModel):
-    """Sends the file of that name back, and then says so."""
-
-    name = "returner"
-
-    def __init__(self, file: str) -> None:
-        self._file = file
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Call the tool first, then answer."""
-        tokens = TokenUsage(10, 10, 0)
-        if request.messages[-1]["role"] == "tool":
-            return ChatReply(text="Here it is.", tool_calls=(), model=self.name, tokens=tokens, cost=0.0)
-        call = ToolCall(id="call-1", name="send_file", arguments=json.dumps({"name": self._file}))
-        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=tokens, cost=0.0)
-
-
-@pytest.mark.parametrize("fault", ["", "lost"])
-async def test_an_image_comes_back_as_a_photo(server: TelegramServer, fault: str) -> None:
-    """An image in, and out again with the answer, as a photo with the same bytes; a reply that is lost is marked."""
-    out = io.BytesIO()
-    Image.new("RGB", (64, 48), "navy").save(out, "PNG")
-    if fault:
-        server.fail("sendPhoto", TelegramFault(fault))
-    async with open_gateway(server, FileReturningModel("cat.png")) as up:
-        server.say(None, caption="send it back", **document(server, "cat.png", out.getvalue(), "image/png"))
-        await server.until(lambda: len(server.posts) == (3 if fault else 2))
-        await up.idle()
-    answer, *photos = server.posts
-    assert answer.text == "Here it is."
-    for photo in photos:
-        assert photo.file is not None
-        assert (photo.file.kind, photo.file.data) == ("photo", out.getvalue())
-    mark = translate("delivery.may_repeat")
-    assert [photo.text.endswith(mark) for photo in photos] == [False, True][: len(photos)]

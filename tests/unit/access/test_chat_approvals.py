@@ -24,15 +24,6 @@ async def scene(clock: VirtualClock) -> AsyncIterator[AccessScene]:
     await store.close()
 
 
-async def test_an_owner_is_asked_and_the_place_hears_nothing(scene: AccessScene) -> None:
-    """Added to a group: a question with buttons to the owner, who added us and where; nothing is said there."""
-    await scene.joined()
-    (asked,) = await scene.told(OWNER)
-    assert asked.text.startswith("`Mal` (`66`) added me to `Team x !here` (`chat:-100`) on telegram.")
-    assert len(asked.choices) == 2
-    assert await scene.told(GROUP) == []
-
-
 async def test_a_yes_lets_the_place_in(scene: AccessScene) -> None:
     """Everybody there is admitted from then on, by one decision with its line."""
     await scene.joined()

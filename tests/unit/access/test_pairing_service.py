@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,10 +17,9 @@ from gateway.ports.access import (
     PairingDecision,
     PairingRefused,
 )
-from gateway.store.sql_store import SqlStore
-from tests.fakes.access_scene import OWNER, AccessScene
+from tests.fakes.access_scene import AccessScene
 from tests.fakes.clock import VirtualClock
-from tests.fakes.store import InlineWriter, kill, open_inline_store
+from tests.fakes.store import open_inline_store
 
 
 async def decide(
@@ -43,27 +40,6 @@ async def scene(clock: VirtualClock) -> AsyncIterator[AccessScene]:
     await scene.knock("66")
     yield scene
     await store.close()
-
-
-async def test_a_code_lets_its_owner_in(scene: AccessScene, clock: VirtualClock) -> None:
-    """The right code, however it is typed: in the roster as paired, told in one line, one line in the audit."""
-    code = await scene.code_of("66")
-    done = await decide(scene.pairing, f" {code.lower().replace('-', ' ')} ", scene.by("t1"))
-    assert isinstance(done, PairingDecision)
-    assert (done.waiting.who, done.is_yes) == ("66", True)
-    member = scene.store.access.members()["telegram", "66"]
-    assert (member.standing, member.by) == (AccessStatus.PAIRED, "telegram:42")
-    assert (await scene.said_to("66"))[1:] == ["Your access was approved. You can write to me now."]
-    (line,) = await scene.store.access.audit(limit=9)
-    assert (line.what, line.whom, line.by) == ("pair yes", "telegram:66", "telegram:42")
-    assert not scene.pairing.pending_requests()
-
-
-async def test_a_code_is_good_once(scene: AccessScene) -> None:
-    """Used again, by whomever, it is no code."""
-    code = await scene.code_of("66")
-    assert isinstance(await decide(scene.pairing, code, scene.by("t1")), PairingDecision)
-    assert await decide(scene.pairing, code, scene.by("t2")) == 0
 
 
 async def test_a_repeated_turn_is_the_same_decision(scene: AccessScene) -> None:
@@ -157,39 +133,6 @@ async def test_who_was_shut_out_elsewhere_waits_no_more(scene: AccessScene, cloc
     assert not scene.pairing.pending_requests()
     assert await decide(scene.pairing, code, scene.by("t1")) == 0
     assert len(await scene.said_to("66")) == 1
-
-
-async def test_killed_after_any_write(tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed after each write in turn, everything comes again: one code, one question, one welcome, one audit line."""
-    copies: list[Path] = []
-    submit = InlineWriter.submit
-
-    def then_copied(self: InlineWriter, *arguments: Any) -> Any:
-        future = submit(self, *arguments)
-        copies.append(kill(tmp_path / "journal.db", tmp_path / f"killed {len(copies)}"))
-        return future
-
-    async def everything(store: SqlStore) -> None:
-        scene = AccessScene(store, clock.now)
-        await scene.knock("66")
-        for waiting in scene.pairing.pending_requests():
-            await decide(scene.pairing, waiting.ref, scene.by("t1"), is_yes=True)
-
-    store = await open_inline_store(tmp_path / "journal.db", clock=clock.now)
-    with monkeypatch.context() as patched:
-        patched.setattr(InlineWriter, "submit", then_copied)
-        await everything(store)
-    await store.close()
-    assert len(copies) == 2  # what a stranger is told and asked is one write, what an owner decides another
-    for copy in copies:
-        again = await open_inline_store(copy, clock=clock.now)
-        await everything(again)
-        scene = AccessScene(again, clock.now)
-        assert again.access.members()["telegram", "66"].standing is AccessStatus.PAIRED
-        assert len(await scene.said_to("66")) == 2
-        assert len(await scene.told(OWNER)) == 1
-        assert [line.id for line in await again.access.audit(limit=9)] == ["t1"]
-        await again.close()
 
 
 async def test_who_is_forgotten_has_never_asked(scene: AccessScene, clock: VirtualClock) -> None:

@@ -15,7 +15,6 @@ from tests.fakes.access_scene import OWNER, AccessScene
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
 
-HOUR = timedelta(hours=1)
 GROUP = SessionKey("telegram", "-100")
 
 
@@ -25,18 +24,6 @@ async def scene(clock: VirtualClock) -> AsyncIterator[AccessScene]:
     store = await open_inline_store(clock=clock.now)
     yield AccessScene(store, clock.now)
     await store.close()
-
-
-async def test_a_stranger_gets_a_code_and_the_owner_is_asked(scene: AccessScene) -> None:
-    """Somebody unknown writes: one line with a code for them, a question with two buttons for the owner."""
-    await scene.knock("66")
-    code = await scene.code_of("66")
-    assert len(code) == len("ABCD-EFGH")
-    (asked,) = await scene.told(OWNER)
-    assert code in asked.text
-    assert [choice.command.rpartition(" ")[0] for choice in asked.choices] == ["/pair yes", "/pair no"]
-    (waiting,) = scene.pairing.pending_requests()
-    assert (waiting.who, waiting.name, waiting.is_place) == ("66", "Mal x http://evil.example all", False)
 
 
 async def test_a_name_is_no_link_and_calls_nobody(scene: AccessScene) -> None:

@@ -252,30 +252,6 @@ def test_tokens_of_a_day_end_at_the_houses_midnight() -> None:
     )
 
 
-def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
-    """What is under way is reserved: the total is within the cap when no call takes more than it reserved."""
-    scene = CapScene(limits=CapLimits(person_tokens=1_000))
-    under_way = []
-    for n in range(5):
-        assert (
-            at_once(
-                scene.ledger.admit_turn(
-                    build_message(chat=f"slack:C{n}"), f"p{n}", scene.sender(build_message(), "slack:bob")
-                )
-            )
-            is None
-        )
-        try:
-            under_way.append(at_once(scene.ledger.reserve(f"p{n}", 300)))
-        except CapReached:
-            break
-    assert len(under_way) == 3
-    for release in under_way:
-        scene.ledger.spend(turn="p0", person="slack%3abob", chat="slack:C0", purpose="answer", tokens=300)
-        release()
-    assert at_once(scene.ledger.admit_turn(build_message(), "later", scene.sender(build_message(), "slack:bob")))
-
-
 MONEY = {
     CapKind.PERSON_COST: CapLimits(person_cost=1_000),
     CapKind.CHAT_COST: CapLimits(chat_cost=1_000),
@@ -391,17 +367,6 @@ def test_money_is_written_with_cents_and_all_its_digits(amount: int, text: str) 
     """A person reads dollars; nothing is rounded away."""
     assert CapKind.HOUSE_COST.format_amount(amount) == text
     assert CapKind.HOUSE_TOKENS.format_amount(amount) == amount
-
-
-def test_every_step_of_a_turn_is_asked_for() -> None:
-    """A loop of tools stops at the cap, not 25 calls behind it."""
-    scene = CapScene(limits=CapLimits(person_tokens=1_000))
-    message = build_message()
-    assert at_once(scene.ledger.admit_turn(message, "t", scene.sender(message, "slack:bob"))) is None
-    for _ in range(6):
-        scene.call(message, "t", "slack:bob", 150)
-    with pytest.raises(CapReached):
-        scene.call(message, "t", "slack:bob", 150)
 
 
 def test_the_house_tells_each_chat_once() -> None:

@@ -1,8 +1,7 @@
-"""Owners are told exactly once, over a channel that works, whatever is killed and whenever."""
+"""Owners are told exactly once, over a channel that works."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -68,39 +67,6 @@ async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(
     assert [line.split(" I keep")[0] for line in scene.told(OWNER_THERE)] == [DOWN, BACK]
     assert scene.told(OWNER_HERE) == []
     await scene.stop()
-
-
-async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock: VirtualClock) -> None:
-    """Killed before every operation on the journal, in turn: one line that it is down, one that it is back."""
-    deaths, number = 0, 1
-    begun = clock.seconds
-    while True:
-        shifted = VirtualClock(asyncio.get_running_loop())
-        shifted.set_wall(-timedelta(seconds=clock.seconds - begun))
-        scene = AlertScene(tmp_path / str(number) / "home", _RelativeClock(shifted, clock.seconds), channels)
-        await scene.start(mortal=number)
-        await outage(scene)
-        has_died = scene.runs > 0
-        lines = [line.split(" since ")[0] for line in scene.told(OWNER_THERE)]
-        assert lines == ["No connection to telegram", "telegram is connected again. It had been disconnected"], number
-        await scene.stop()
-        if not has_died:
-            break
-        deaths, number = deaths + 1, number + 1
-    assert deaths > 10
-
-
-class _RelativeClock(VirtualClock):
-    """A clock whose seconds begin now, on the loop of a test that plays a day many times."""
-
-    def __init__(self, clock: VirtualClock, begun: float) -> None:
-        super().__init__(clock._loop)
-        self._skew = clock._skew
-        self._begun = begun
-
-    @property
-    def seconds(self) -> float:
-        return round(self._loop.time() - self._begun, 6)
 
 
 async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, clock: VirtualClock) -> None:

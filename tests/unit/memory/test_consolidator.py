@@ -11,7 +11,6 @@ import pytest
 
 from agent.base.disk import Disk
 from agent.base.scopes import scope_folder
-from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.privacy.export_jobs import EXPORT_JOBS
 from agent.memory.prompt.due_jobs import APPLY, CONSOLIDATE, PROMPT, SUMMARISE, consolidation_job
@@ -36,30 +35,6 @@ async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) 
         assert world.pointers() == [8]
         assert await world.memory() == "- old fact\n- new fact\n"
         assert world.model.calls == 1, at
-
-
-async def test_killed_at_every_write_of_an_edit(tmp_path: Path) -> None:
-    """A line is replaced, one removed and one added once, whichever write the kill came at; it is paid for once."""
-    operations = [
-        {"op": "replace", "old": "- old fact", "text": "- old fact, corrected", "source": 0},
-        {"op": "remove", "old": "- wrong fact", "reason": "question 1 says so", "source": 2},
-        {"op": "add", "text": "- new fact", "after": "- old fact, corrected", "source": 4},
-    ]
-
-    async def prepare(home: Path) -> ConsolidationScene:
-        world = await begin(home)
-        world.model.saved = {"history_entry": "[2026-11-21 21:00] They talked.", "operations": operations}
-        documents, old = world.records.documents, await world.records.documents.read(SCOPE, "MEMORY.md")
-        await documents.write(SCOPE, "MEMORY.md", "- old fact\n- wrong fact\n- fact\n", was=old.rev, why="t")
-        return world
-
-    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=1):
-        assert await world.memory() == "- old fact, corrected\n- new fact\n- fact\n", at
-        [entry] = world.history.after(0)
-        assert entry.sources[line_fingerprint("- new fact")] == 4
-        assert world.pointers()[-1:] == [8]
-        assert world.model.calls == 1, at
-        assert not list(world.home.rglob("*.conflict-*"))
 
 
 async def test_entry_pointer_and_edit_are_one_transaction(tmp_path: Path) -> None:

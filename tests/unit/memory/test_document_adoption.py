@@ -7,17 +7,13 @@ import shutil
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from agent.memory.adoption import adopt_documents
 from agent.memory.documents.document_commits import RepositoryCommit, append_commits, open_repo
 from agent.memory.documents.scope_documents import BY_HAND
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from gateway.ports.memory import document_file
 from gateway.store.documents import SqlDocuments
-from tests.fakes.memory import SCOPE, START, FakeRecords, ProcessCrash
-
-SCOPES = ("", SCOPE, "chats/discord%3a7", "shared")
+from tests.fakes.memory import SCOPE, START, FakeRecords
 
 
 def commit(home: Path, scope: str, texts: dict[str, str], why: str, minutes: int, by: str = "") -> str:
@@ -89,33 +85,6 @@ async def test_a_repository_between_two_renames_is_found(tmp_path: Path) -> None
     assert await adopt(tmp_path, records.documents) == 1
     await DocumentFileWriter(tmp_path, records.documents).settle(SCOPE)
     assert [each.name for each in (tmp_path / SCOPE / "memory").glob(".git*")] == [".git"]
-
-
-@pytest.mark.parametrize("at", range(1, 9))
-async def test_killed_between_two_writes_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Every scope once, with every version, whichever of them was stored before the kill."""
-    records = FakeRecords()
-    for scope in SCOPES:
-        commit(tmp_path, scope, {"SOUL.md": "a\n"}, "t1", 1)
-        commit(tmp_path, scope, {"SOUL.md": f"{scope}\n"}, "t2", 2)
-    replace, steps = records.documents.replace, iter(range(1, 99))
-
-    async def die(*args: object, **options: object) -> bool:
-        if next(steps) == at:
-            raise ProcessCrash
-        done = await replace(*args, **options)  # type: ignore[arg-type]
-        if next(steps) == at:
-            raise ProcessCrash
-        return done
-
-    with monkeypatch.context() as patch:
-        patch.setattr(records.documents, "replace", die)
-        with pytest.raises(ProcessCrash):
-            await adopt(tmp_path, records.documents)
-    await adopt(tmp_path, records.documents)
-    for scope in SCOPES:
-        assert [each.why for each in await records.documents.log(scope, limit=9)] == ["t2", "t1"]
-        assert await records.documents.texts(scope) == {"SOUL.md": f"{scope}\n"}
 
 
 async def test_a_lost_store_is_filled_from_its_mirror(tmp_path: Path) -> None:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from agent.memory import file_adoption
 from agent.memory.file_adoption import adopt_files, adopt_workspaces
 from gateway.ports.memory import BYTES, FileKind
 from gateway.store.engine import StoreLimits
@@ -122,42 +118,6 @@ class KilledStore(SqlFiles):
         if KilledStore.count > self.at:
             raise KilledProcess
         return result
-
-
-@pytest.mark.parametrize("is_behind", [False, True], ids=["before a change", "behind it"])
-async def test_killed_anywhere_it_goes_on(tmp_path: Path, *, is_behind: bool) -> None:
-    """At each change of the store: the next start has the rest, nothing twice and nothing lost."""
-    old = old_home(tmp_path / "old")
-    for at in range(len(expected())):
-        home = shutil.copytree(old, tmp_path / f"{at}")
-        KilledStore.at, KilledStore.is_behind, KilledStore.count = at, is_behind, 0
-        async with opened(home) as files:
-            assert isinstance(files, SqlFiles)
-            with pytest.raises(KilledProcess):
-                await adopt(home, KilledStore(files._engine, home))
-        async with opened(home) as files:
-            await adopt(home, files)
-            await files.collect_garbage()
-        assert stored_files(home) == expected(), at
-        assert leftovers(home) == {f"{LEFT}/{ANN}/attachments/{'0' * 64}"}
-
-
-async def test_killed_between_row_and_folder_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files are stored and still in their folders: the next start removes them."""
-    home = old_home(tmp_path)
-
-    def killed(*_: object) -> None:
-        raise KilledProcess
-
-    with monkeypatch.context() as patched:
-        patched.setattr(file_adoption, "_end", killed)
-        async with opened(home) as files:
-            with pytest.raises(KilledProcess):
-                await adopt(home, files)
-    async with opened(home) as files:
-        await adopt(home, files)
-    assert stored_files(home) == expected()
-    assert leftovers(home) == {f"{LEFT}/{ANN}/attachments/{'0' * 64}"}
 
 
 async def test_what_an_operator_puts_there_is_taken_over_by_the_next_start(tmp_path: Path) -> None:

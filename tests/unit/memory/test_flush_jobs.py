@@ -1,4 +1,4 @@
-"""The flush before a compaction, as jobs: one section in each cycle, wherever it is killed; strangers' words never."""
+"""The flush before a compaction, as jobs: one section in each cycle; strangers' words never."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.base.disk import Disk
 from agent.base.scopes import scope_folder
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.prompt.due_jobs import APPLY, FLUSH, flush_job, prompt_of
 from agent.memory.storage.messages import MessageRange
-from tests.fakes.consolidation_scene import ConsolidationScene, KilledJobQueue, LooseDisk, begin
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, ProcessCrash, killed_runs
+from tests.fakes.consolidation_scene import ConsolidationScene, begin
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT
 
 SECTION = "## Flush at 21:00 (session: telegram:42)\n\n- a lasting fact\n"
 
@@ -29,48 +28,6 @@ async def due(home: Path, **fields: Any) -> ConsolidationScene:
 def days(home: Path) -> Sequence[Path]:
     """Return the days' files."""
     return sorted((scope_folder(home, SCOPE) / "memory").glob("20*.md"))
-
-
-async def test_killed_at_every_write_there_is_one_section(tmp_path: Path) -> None:
-    """The answer is stored before it is written; nothing is there twice, and it is paid for once."""
-
-    async def prepare(home: Path) -> ConsolidationScene:
-        world = await due(home)
-        await world.jobs.finish(next(each for each in world.jobs.jobs.values() if prompt_of(each) != FLUSH))
-        return world
-
-    async def flush(world: ConsolidationScene, disk: Disk | None) -> None:
-        world.model.bullets = world.model.bullets if disk else "- said in other words"
-        await world.run(world.flushes(disk))
-
-    async for at, world in killed_runs(tmp_path, prepare, flush, more_than=1):
-        [day] = days(world.home)
-        assert day.read_text() == SECTION, at
-        assert day.stat().st_mode & 0o777 == 0o600
-        assert world.model.calls == 1
-
-
-async def test_killed_at_every_write_of_the_journal(tmp_path: Path) -> None:
-    """Flush, then a compaction in several rounds: one section, one chain of entries, one question more at most."""
-    for at in range(100):
-        world = await begin(tmp_path / str(at), question="why " * 200)
-        world.prompt_limit, world.disk = 1_050, LooseDisk()
-        world.jobs = dying = KilledJobQueue(-1)
-        await dying.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START, then=MessageRange(0, 8)))
-        dying.at, dying.moments = at, 0
-        try:
-            await world.run(world.updates())
-        except ProcessCrash:
-            await world.run(world.updates())
-        else:
-            assert at > 16
-            break
-        [day] = days(world.home)
-        assert day.read_text() == SECTION, at
-        spans = [(each.start, each.end) for each in world.history.after(0)]
-        assert [0, *(end for _, end in spans)] == [*(start for start, _ in spans), 8], at
-        assert world.model.calls <= len(spans) + 2, at
-        assert world.jobs.jobs == {}
 
 
 async def test_a_compaction_waits_for_its_flush(tmp_path: Path) -> None:

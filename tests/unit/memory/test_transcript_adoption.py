@@ -19,8 +19,7 @@ from agent.memory.storage.transcript_files import archive_path, segment_path
 from gateway.events import SessionKey
 from gateway.ports.journal import SessionRow, TurnRecord
 from gateway.ports.memory import StoredTurn
-from gateway.store.transcripts import SqlTranscripts
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, ProcessCrash, exchange, talk, turn_name
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange, talk, turn_name
 
 BOB, THREAD = SessionKey("telegram", "43"), SessionKey("telegram", "42/7")
 BOBS_SCOPE = "people/telegram%3a43"
@@ -318,56 +317,6 @@ async def test_twice_is_once(tmp_path: Path) -> None:
     records.connection.execute("DELETE FROM meta WHERE name = 'adopted_turns'")
     assert await adopt(tmp_path, records) == 1
     assert await stored(records) == before
-
-
-class DyingTranscripts(SqlTranscripts):
-    """Transcripts whose process dies at the *at*th change, before or after it."""
-
-    at = -1
-    is_before = True
-
-    async def adopt(self, *args: Any, **kwargs: Any) -> int:
-        """Adopt, or die."""
-        self._step(is_before=True)
-        count = await super().adopt(*args, **kwargs)
-        self._step(is_before=False)
-        return count
-
-    async def mark_adopted(self) -> None:
-        """Note, or die."""
-        self._step(is_before=True)
-        await super().mark_adopted()
-
-    def _step(self, *, is_before: bool) -> None:
-        if is_before:
-            self.at -= 1
-        if self.at < 0 and is_before == self.is_before:
-            raise ProcessCrash
-
-
-@pytest.mark.parametrize("is_before", [True, False])
-async def test_killed_between_two_scopes_it_goes_on(tmp_path: Path, is_before: bool) -> None:
-    """Wherever it was, the next start has every turn once and in order; turns that came meanwhile are behind them."""
-    keys = [SessionKey("telegram", str(n)) for n in range(4)]
-    for n, key in enumerate(keys):
-        given = talk(3, first=10 * n, key=key)
-        write(path_of(tmp_path, key, f"people/telegram%3a{n}"), head("abcd"[n] * 16, key), *map(body, given))
-    for at in range(6):
-        records = FakeRecords()
-        dying = DyingTranscripts(records.engine)
-        dying.at, dying.is_before = at, is_before
-        try:
-            await adopt_transcripts(tmp_path, dying, ())
-            is_killed = False
-        except ProcessCrash:
-            is_killed = True
-        assert await records.transcripts.is_adopted() != is_killed
-        await adopt_transcripts(tmp_path, records.transcripts, ())
-        assert await records.transcripts.is_adopted()
-        for n, key in enumerate(keys):
-            found = await stored(records, key, f"people/telegram%3a{n}")
-            assert [each.turn for each in found] == names(*range(10 * n, 10 * n + 3))
-    assert not is_killed
 
 
 @pytest.mark.parametrize("name", ["*", "../../other", "a/b", "?" * 16])

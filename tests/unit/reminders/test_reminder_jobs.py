@@ -1,4 +1,4 @@
-"""Firing, on virtual time: late, missed, quiet, paused; clocks that jump, and a kill at every write."""
+"""Firing, on virtual time: late, missed, quiet, paused; clocks that jump, and cancelled while it fires."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent.memory.jobs.job_kinds import JobKind
 from agent.memory.jobs.job_runner import LONGEST_SLEEP, Handler, JobRunner
 from agent.reminders.recurrence import parse_slot, to_utc
 from agent.reminders.reminder import DO, SAY, Reminder, job_prefix, reminders_in
-from agent.reminders.reminder_jobs import FAILED, REMINDER_JOBS, REVOKED, ReminderJobs, settle_job
+from agent.reminders.reminder_jobs import FAILED, REMINDER_JOBS, ReminderJobs, settle_job
 from gateway.events import InboundMessage, Role, SessionKey, turn_id
 from gateway.store.engine import StoreLimits
 from gateway.store.records import SqlPreferences
@@ -24,7 +24,7 @@ from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.locales import FixedLocales
 from tests.fakes.meter import FakeMeter
-from tests.fakes.store import kill, open_inline_store
+from tests.fakes.store import open_inline_store
 
 BERLIN = "Europe/Berlin"
 KEY = SessionKey("telegram", "42")
@@ -47,10 +47,6 @@ def reminder(**fields: Any) -> Reminder:
         "source": "tturn.1",
     }
     return Reminder(**(usual | fields))
-
-
-class Killed(BaseException):
-    """The process is gone."""
 
 
 def _handlers(jobs: ReminderJobs) -> dict[JobKind, Handler]:
@@ -263,19 +259,6 @@ async def test_a_long_absence_is_caught_up_in_bounded_steps(scene: ReminderScene
     assert left.due > wall()
 
 
-async def test_a_clock_that_jumps_a_day_and_back_fires_no_slot_again(scene: ReminderScene, wall: WallTime) -> None:
-    """Forward, it fires; back, what has fired stays fired; then it goes on with the next day it has not fired on."""
-    await scene.set(reminder(repeat="FREQ=DAILY"))
-    async with scene.at_work(longest_sleep=LONGEST_SLEEP):
-        wall.offset += timedelta(days=1)
-        await asyncio.sleep(31)
-        assert len(await scene.accepted()) == 1
-        wall.offset -= timedelta(days=1)
-        await asyncio.sleep(3 * 86_400)
-    ids = [each.message_id for each in await scene.accepted()]
-    assert len(ids) == len(set(ids)) == 3  # Monday, early; Tuesday; Wednesday
-
-
 async def test_a_clock_that_is_set_back_a_day_fires_no_slot_again(scene: ReminderScene, wall: WallTime) -> None:
     """What fired at nine is not due at the next nine, which is the same one; the days after it come on time."""
     await scene.set(reminder(repeat="FREQ=DAILY"), reminder(id="rsame", text="once"))
@@ -352,16 +335,6 @@ async def test_three_failures_in_a_row_pause_it(scene: ReminderScene, wall: Wall
     assert (resumed.due > wall(), resumed.paused, resumed.failed) == (True, "", ())
 
 
-async def test_lost_access_pauses_it_without_a_word(scene: ReminderScene, wall: WallTime) -> None:
-    """The owner reads a line where the turn was refused; the chat none."""
-    await scene.set(reminder(repeat="FREQ=DAILY"))
-    await scene.store.jobs.put(settle_job("r7k2m4qa", "x", why=REVOKED, scope=SCOPE, at=wall()))
-    async with scene.at_work():
-        await asyncio.sleep(5)
-    assert [each.paused for each in await scene.set_now()] == ["access"]
-    assert await scene.store.outbox.undelivered(KEY) == ()
-
-
 async def test_thirty_days_of_silence_pause_a_request_and_no_text(scene: ReminderScene, wall: WallTime) -> None:
     """A chat that nobody reads any more costs no model call; a text costs none anyway."""
     await scene.set(reminder(kind=DO, repeat="FREQ=DAILY"), reminder(id="rsay", repeat="FREQ=DAILY"))
@@ -434,60 +407,6 @@ def _ending(jobs: ReminderJobs, turns: list[str]) -> Any:
         return later
 
     return fire
-
-
-STEPS = ("accept", "advance", "finish")
-
-
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("is_before", [True, False], ids=["before", "after"])
-@pytest.mark.parametrize("is_cancelled", [False, True], ids=["", "cancelled"])
-async def test_killed_at_every_write_it_fires_once_and_a_cancelled_one_never_returns(
-    tmp_path: Path, wall: WallTime, step: str, *, is_before: bool, is_cancelled: bool
-) -> None:
-    """Before or behind each write of a firing; with a cancellation that comes between the kill and the next start."""
-    path = tmp_path / "a.db"
-    store = await open_inline_store(path, StoreLimits(), clock=wall)
-    await store.jobs.put(reminder(repeat="FREQ=DAILY").to_job(SCOPE))
-    wall.move_to(NINE)
-    dying = _dying(store, step, is_before=is_before)
-    scene = ReminderScene(store, wall)
-    with pytest.raises(BaseExceptionGroup, match="unhandled errors"):
-        await JobRunner(dying, _handlers(scene.jobs(dying, dying)), now=wall).run()
-    path = kill(path, tmp_path / "b")
-    store = await open_inline_store(path, StoreLimits(), clock=wall)
-    scene = ReminderScene(store, wall)
-    if is_cancelled:
-        (left,) = await store.jobs.pending_of("remind")
-        assert await store.jobs.advance(left, None)
-    async with scene.at_work():
-        await asyncio.sleep(5)
-        fired_before_the_kill = not (step == "accept" and is_before)
-        assert len(await scene.accepted()) == (1 if not is_cancelled or fired_before_the_kill else 0)
-        await asyncio.sleep(86_400)
-        assert len(await scene.accepted()) == (2 if not is_cancelled else int(fired_before_the_kill))
-    assert bool(await scene.set_now()) is not is_cancelled
-    await store.close(has_served=True)
-
-
-def _dying(store: SqlStore, step: str, *, is_before: bool) -> Any:
-    """Return a journal and job queue in one that dies at its first call of *step*."""
-
-    class Dying:
-        def __getattr__(self, name: str) -> Any:
-            port = store.journal if name == "accept" else store.jobs
-            method = getattr(port, name)
-            if name != step:
-                return method
-
-            async def die(*arguments: Any, **options: Any) -> None:
-                if not is_before:
-                    await method(*arguments, **options)
-                raise Killed
-
-            return die
-
-    return Dying()
 
 
 async def test_cancelled_while_it_fires_it_does_not_return(scene: ReminderScene, wall: WallTime) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
-
-import pytest
 
 from agent.base.disk import Disk
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.documents.scope_documents import ScopeDocuments, line_fingerprint
-from agent.memory.editing import document_file_writer
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.history_file_writer import HistoryFileWriter
@@ -23,7 +19,7 @@ from gateway.ports.access import ScopeMove
 from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange
 from gateway.store.account_links import LinkSnapshot, SqlAccountLinks
 from tests.fakes.histories import KilledHistory, SyncHistory
-from tests.fakes.memory import START, DyingDisk, FakeRecords, ProcessCrash, talk
+from tests.fakes.memory import START, DyingDisk, FakeRecords, talk
 
 ANN, BOB = "people/telegram%3a1", "people/slack%3at%3a2"
 ANNS, BOBS = SessionKey("telegram", "1"), SessionKey("slack", "t/2")
@@ -178,37 +174,3 @@ async def test_apart_again_each_has_their_own(tmp_path: Path) -> None:
         assert other not in everything
         assert made.history(scope).marks(MarkKind.KEYS) == KEYS[scope]
         assert len(made.history(scope).marks(MarkKind.FLUSHED)) == 1
-
-
-async def test_killed_anywhere_a_link_and_its_end_are_done_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before and behind each change of rows and files, doing it again gives what it gives undisturbed."""
-    for name in ("_LINGERING", "_SAVING", "_SETTLE_POLL"):
-        monkeypatch.setattr(document_file_writer, name, 0.01)  # there is no editor to wait for
-
-    async def play(home: Path, at: int) -> tuple[dict[str, object], dict[str, object], bool]:
-        made = await people(home)
-        died = False
-        for move in (made.link, made.unlink):
-            await move()
-            try:
-                await made.linker(DyingDisk(at=at, error=ProcessCrash())).resume()
-            except ProcessCrash:
-                died = True
-                await made.linker().resume()
-        return made.state(ANN), made.state(BOB), died
-
-    ann, bob, _ = await play(tmp_path / "whole", -1)
-    at = 0
-    while True:
-        home = tmp_path / "killed"
-        *states, died = await play(home, at)
-        for found, wanted in zip(states, (ann, bob), strict=True):
-            for name in found.keys() | wanted.keys():
-                assert found.get(name) == wanted.get(name), (at, name)
-        shutil.rmtree(home)
-        if not died:
-            break
-        at += 5
-    assert at > 30

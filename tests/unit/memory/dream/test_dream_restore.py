@@ -14,7 +14,7 @@ from agent.memory.versioning.memory_service import MemoryService, UndoResult
 from gateway.ports.memory import ScopeDocument
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
 from tests.fakes.histories import open_history
-from tests.fakes.memory import SCOPE, FaultyDisk, ProcessCrash
+from tests.fakes.memory import SCOPE
 
 
 class DreamedScope:
@@ -141,25 +141,6 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
     assert place.texts == {"MEMORY.md": "- drinks coffee\n- has a cat"}
     newest = place.world.changes.changes(place.world.scope)[0]
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
-
-
-@pytest.mark.parametrize("kill", [0, 1])
-@pytest.mark.parametrize("name", ["undo ", "dream restore "])
-async def test_killed_at_its_write_it_is_whole_when_it_runs_again(tmp_path: Path, name: str, kill: int) -> None:
-    """A change of two documents: both go back, by one change, wherever the first try died."""
-    place = DreamedScope(tmp_path)
-    first = await place.dream()
-
-    async def go_back() -> object:
-        return await (place.undo(first) if name == "undo " else place.service().restore(SCOPE, first, by="ann"))
-
-    disk = FaultyDisk(at=kill, error=ProcessCrash())
-    place.world.changes.step = lambda: disk.step("journal")
-    with pytest.raises(ProcessCrash):
-        await go_back()
-    await go_back()
-    assert place.texts == BEFORE
-    assert [each.why[: len(name)] for each in place.world.changes.changes(SCOPE)].count(name) == 1
 
 
 @pytest.mark.parametrize("name", ["undo", "dream-restore"])

@@ -1,16 +1,13 @@
-"""Moving a scope's files, killed on the way: doing it again gives what it gives undisturbed.
+"""Moving a scope's files: all of them are there, and apart again each account has its own.
 
-Every ninth change here; `EVERY_STEP=1 python -m pytest tests/unit/memory/links` kills before each.
+Killed on the way: tests/faults/test_memory_killed.py.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -145,20 +142,6 @@ def separating(home: Path, disk: CountdownDisk) -> None:
         run(divide_documents(documents, UNLINK.id, UNLINK.source, UNLINK.target, BOB, lambda _: "", ANN))
 
 
-def state(home: Path) -> dict[str, Any]:
-    """Return everything that counts: files, and documents with their changes."""
-    found: dict[str, Any] = {}
-    for path in sorted(home.rglob("*")):
-        name = str(path.relative_to(home))
-        if path.is_file() and not name.startswith("journal.db") and not name.endswith(".lock"):
-            found[name] = path.read_bytes()
-    with documents_of(home) as documents:
-        for each in run(documents.scopes()):
-            states = [(replace(each.change, number=0), each.texts) for each in run(documents.states(each))]
-            found[each] = [states, run(documents.epoch(each))]
-    return found
-
-
 @pytest.fixture
 def apart(tmp_path: Path) -> Path:
     """Return a home with two people."""
@@ -280,37 +263,6 @@ def test_answers_of_the_time_in_between_are_in_neither(line: Any, is_answer: boo
 def test_lines_that_are_damaged_stay(raw: bytes) -> None:
     """They are no answers."""
     assert blank_answer(raw, AT) == raw
-
-
-@pytest.mark.parametrize("work", [joining, separating])
-def test_killed_at_every_step_it_is_done_once(
-    tmp_path: Path, apart: Path, work: Callable[[Path, CountdownDisk], None]
-) -> None:
-    """Whatever was done by then, doing it again gives what it gives undisturbed."""
-    if work is separating:
-        joining(apart, CountdownDisk())
-    whole = tmp_path / "whole"
-    shutil.copytree(apart, whole)
-    work(whole, CountdownDisk())
-    wanted = state(whole)
-    n = 0
-    stride = 1 if os.environ.get("EVERY_STEP") else 9
-    while True:
-        home = tmp_path / f"killed-{n}"
-        shutil.copytree(apart, home)
-        try:
-            work(home, CountdownDisk(n))
-        except TransferKilled:
-            work(home, CountdownDisk())
-            assert state(home) == wanted, f"killed before change {n}"
-            shutil.rmtree(home)
-            n += stride
-        else:
-            break
-    assert n > 8
-    assert state(home) == wanted
-    work(home, CountdownDisk())
-    assert state(home) == wanted
 
 
 def test_what_was_remembered_before_the_move_was_resumed_stays(one: Path) -> None:
