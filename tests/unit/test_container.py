@@ -143,7 +143,7 @@ def filled_in(environment: Mapping[str, str]) -> dict[str, Any]:
 
 COMPOSE_FILES = [
     "docker-compose.yml",
-    *(f"deploy/compose.{name}.yml" for name in ("secrets", "postgres", "ollama", "scale")),
+    *(f"deploy/compose.{name}.yml" for name in ("secrets", "postgres", "ollama", "scale", "mcp")),
     "deploy/traefik.yml",
 ]
 
@@ -222,6 +222,29 @@ def test_the_model_server_has_no_port_and_both_sides_have_one_context_window(ser
     environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in gateway["environment"].items()}
     llm = load_settings(environment | {"PARLOUR_HOME": "/nowhere"}).llm
     assert (llm.model, str(llm.api_base), llm.context_window) == ("openai/qwen3:4b", "http://ollama:11434/v1", 16384)
+
+
+def test_a_server_beside_the_gateway_has_nothing_of_it(service: dict[str, Any]) -> None:
+    """deploy/compose.mcp.yml: no file, key or port of the gateway, a network that leads nowhere, and no right."""
+    found = yaml.safe_load((ROOT / "deploy/compose.mcp.yml").read_text("utf-8"))
+    gateway, server = found["services"]["parlour"], found["services"]["mcp-time"]
+    assert gateway == {"networks": ["default", "mcp"]}
+    assert found["networks"] == {"mcp": {"internal": True}}
+    assert server["networks"] == ["mcp"]
+    widening = {"privileged", "cap_add", "devices", "network_mode", "pid", "ipc", "userns_mode", "volumes_from"}
+    of_the_gateway = {"env_file", "environment", "ports", "secrets", "volumes", "extra_hosts", "configs"}
+    assert (widening | of_the_gateway).isdisjoint(server)
+    for key in ("read_only", "cap_drop", "security_opt", "restart", "logging", "init"):
+        assert server[key] == service[key], key
+    user = server["user"].split(":")[0]
+    assert user not in ("0", UID)
+    assert server["mem_limit"] == "256m"
+    assert 0 < server["pids_limit"] <= 64
+    (tmp,) = server["tmpfs"]
+    assert {"noexec", "nosuid", "nodev"} <= set(tmp.split(":")[1].split(","))
+    dockerfile = (ROOT / server["build"]["context"] / "Dockerfile").read_text("utf-8")
+    assert f"USER {user}:{user}" in dockerfile
+    assert "--require-hashes --only-binary :all:" in dockerfile
 
 
 def test_the_database_s_password_is_in_files_alone(with_database: dict[str, Any]) -> None:
@@ -432,9 +455,10 @@ def test_build_context_is_an_allow_list_that_covers_every_copy() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="hadolint's wheel is for Linux")
-def test_dockerfile_passes_hadolint() -> None:
+@pytest.mark.parametrize("file", ["Dockerfile", "deploy/mcp/Dockerfile"])
+def test_dockerfile_passes_hadolint(file: str) -> None:
     """The linter for Dockerfiles finds nothing."""
-    run = tool(str(Path(sys.executable).with_name("hadolint")), str(ROOT / "Dockerfile"))
+    run = tool(str(Path(sys.executable).with_name("hadolint")), str(ROOT / file))
     assert (run.returncode, run.stdout) == (0, "")
 
 

@@ -65,6 +65,29 @@ def test_the_manifests_have_no_field_that_kubernetes_does_not_know(objects: dict
     }
 
 
+def test_a_server_beside_the_gateways_is_as_confined_as_they_are(objects: dict[str, dict[str, Any]]) -> None:
+    """deploy/k8s/mcp.yaml: each field is known, no secret, no token, no right, and only gateways reach it."""
+    found = {each["kind"]: each for each in yaml.safe_load_all((ROOT / "deploy/k8s/mcp.yaml").read_text("utf-8"))}
+    assert set(found) == {"Deployment", "Service", "NetworkPolicy"}
+    for manifest in found.values():
+        read_strictly(manifest)
+    pod = found["Deployment"]["spec"]["template"]["spec"]
+    gateway = objects["Deployment"]["spec"]["template"]
+    (server,) = pod["containers"]
+    assert server["securityContext"] == gateway["spec"]["containers"][0]["securityContext"]
+    assert pod["automountServiceAccountToken"] is pod["enableServiceLinks"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] not in (0, 10001)
+    assert {"env", "envFrom", "hostNetwork", "hostPID"}.isdisjoint({*server, *pod})
+    assert [next(iter(each.keys() - {"name"})) for each in pod["volumes"]] == ["emptyDir"]
+    assert server["resources"]["limits"]["memory"] == "256Mi"
+    policy = found["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"] == found["Service"]["spec"]["selector"]
+    assert policy["egress"] == []
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [{"podSelector": {"matchLabels": gateway["metadata"]["labels"]}}]
+
+
 @pytest.mark.parametrize("name", GATEWAYS)
 def test_each_gateway_is_the_one_of_the_compose_file(compose: dict[str, Any], name: str) -> None:
     """Image, hardening, bounds and health are the same lines; its home is its own, and it has no port."""
