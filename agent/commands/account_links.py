@@ -7,9 +7,9 @@ import re
 from agent.base.scopes import SHARED
 from agent.commands.command import CommandContext, CommandReply, command
 from agent.commands.privacy import ask_erasure
-from agent.memory.account_links.link_offers import LinkLocked, LinkOffer, LinkParty, LinkRefusal
+from agent.memory.account_links.account_linker import LinkLocked, LinkOffer, LinkParty, LinkRefusal
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
-from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
+from agent.memory.jobs.chat_edits import LONGEST_FACT, remember_job
 from gateway.events import MessageButton, OutboundMessage, PlatformAccount, Role
 from gateway.i18n import translate
 

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from agent.base import transcript_lines as build
 from agent.files.file_workspace import ScopeWorkspaces
-from agent.memory.account_links.link_offers import AccountLinkService
-from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.account_links.account_linker import AccountLinkService
+from agent.memory.editing.memory_versions import MemoryService
+from agent.memory.editing.staged_changes import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.privacy.export_jobs import PrivacyService
+from agent.memory.privacy import PrivacyService
 from agent.memory.storage.messages import DEFAULT_MEMORY_WINDOW
 from agent.memory.storage.stored_sessions import StoredSessions
 from agent.memory.update.conversation_updates import archive_now
-from agent.memory.update.dream_applier import DreamService
-from agent.memory.versioning.memory_service import MemoryService
+from agent.memory.update.dreamer import DreamService
 from agent.tasks.task_access import TaskServices
 from agent.tools.tool_questions import StandingDecisions, ToolApprovals
 from agent.turns.chat_profiles import ChatProfiles, EffectiveSetting

@@ -11,10 +11,9 @@ from agent.base.scopes import SHARED
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.memory_lists import first_change, format_change, format_source, list_history, list_notes
 from agent.commands.privacy import approve_erasure
-from agent.memory.documents.scope_documents import DREAM_CAUSE
-from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.memory_versions import LineOrigin, UndoResult
 from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, StagedChange
-from agent.memory.editing.text_operations import PATH, RemoveLines, ReplaceLines
+from agent.memory.editing.text_operations import PATH, DocumentEdit, RemoveLines, ReplaceLines
 from agent.memory.jobs.approval_questions import (
     buttons,
     describe_operations,
@@ -23,12 +22,11 @@ from agent.memory.jobs.approval_questions import (
     short,
     short_name,
 )
-from agent.memory.jobs.chat_edits import ChatEditRequest
-from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
-from agent.memory.search.search_hits import SearchHit, SearchHits, SearchOptions
-from agent.memory.update.dream_applier import DreamRequester, RestoreConflict
+from agent.memory.jobs.chat_edits import LONGEST_FACT, ChatEditRequest, remember_job
+from agent.memory.search.search_unit import SearchHit, SearchHits, SearchOptions
+from agent.memory.storage.scope_documents import DREAM_CAUSE
 from agent.memory.update.dream_phases import DREAM
-from agent.memory.versioning.memory_service import LineOrigin, UndoResult
+from agent.memory.update.dreamer import DreamRequester, RestoreConflict
 from agent.turns.turn_memory import may_edit_all
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind, MessageButton, Role, short_id

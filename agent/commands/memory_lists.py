@@ -7,7 +7,9 @@ from itertools import pairwise
 
 from agent.base.one_line import one_line
 from agent.commands.command import CommandContext
-from agent.memory.documents.scope_documents import (
+from agent.memory.editing.memory_versions import UNDO, LineOrigin
+from agent.memory.jobs.chat_edits import EDIT_CAUSE
+from agent.memory.storage.scope_documents import (
     APPROVED,
     ARCHIVED,
     BY_HAND,
@@ -16,10 +18,8 @@ from agent.memory.documents.scope_documents import (
     TRACKED,
     UNARCHIVED,
 )
-from agent.memory.jobs.chat_edits import EDIT_CAUSE
-from agent.memory.update.dream_applier import FORGET, RESTORE
 from agent.memory.update.dream_phases import DREAM
-from agent.memory.versioning.memory_service import UNDO, LineOrigin
+from agent.memory.update.dreamer import FORGET, RESTORE
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports.journal import REMEMBER

@@ -13,7 +13,7 @@ from agent.memory.erasure.scope_eraser import CHATS
 from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.approval_questions import buttons, erasure_question, short
-from agent.memory.privacy.export_jobs import PrivacyFacts, ScopeInventory
+from agent.memory.privacy import PrivacyFacts, ScopeInventory
 from gateway.events import Role, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.formats import format_day, format_file_size

@@ -28,10 +28,10 @@ from agent.importers.import_data import (
     ImportReportItem,
     ItemDigests,
 )
-from agent.memory.documents.scope_documents import IMPORTED
 from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 from agent.memory.editing.text_operations import AddLines, apply
+from agent.memory.storage.scope_documents import IMPORTED
 from gateway.ports.memory import HISTORY_JSONL, DocumentStore, HistoryEntry, NoteChange
 
 if TYPE_CHECKING:

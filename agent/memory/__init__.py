@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from agent.memory.memory_store import MemoryStore as MemoryStore
-from agent.memory.session_manager import Session as Session
-from agent.memory.session_manager import SessionManager as SessionManager
+from agent.memory.memory_store import Session as Session
+from agent.memory.memory_store import SessionManager as SessionManager
 from agent.memory.update.notes import MemoryFlusher as MemoryFlusher
 from agent.memory.update.notes import SessionMemoryWriter as SessionMemoryWriter
 

@@ -19,9 +19,9 @@ import structlog
 from agent.base.disk import Disk, read_text, save_corrupt
 from agent.base.scopes import list_scopes, scope_folder
 from agent.base.transcript_lines import TranscriptBlock, decode, encode, parse_time
-from agent.memory.documents.document_commits import DocumentCommits, open_repo, read_change, walk
-from agent.memory.documents.scope_documents import BY_HAND, TRACKED
+from agent.memory.editing.document_commits import DocumentCommits, open_repo, read_change, walk
 from agent.memory.history.history_files import REPLACED, cursor_of, free_name, read_files
+from agent.memory.storage.scope_documents import BY_HAND, TRACKED
 from agent.memory.storage.transcript_files import read_head, read_transcript, transcript_of_archive
 from gateway.events import SessionKey
 from gateway.ports.access import ScopeMove

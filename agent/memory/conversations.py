@@ -23,17 +23,15 @@ from agent.base.disk import Disk
 from agent.base.scopes import transcript_path
 from agent.base.transcript_lines import blobs_in, decode, decode_lines, facts_in, format_time, parse_time
 from agent.llm.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider
-from agent.memory.erasure.purge_jobs import scrub_job
-from agent.memory.erasure.scope_files import DIGEST
+from agent.memory.erasure.scope_files import DIGEST, scrub_job
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
-from agent.memory.jobs.job_kinds import JobKind, JobPace
-from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
 from agent.memory.prompt.due_jobs import PROMPT, UPDATE
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.messages import conversation
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.stored_sessions import visible_lines
-from agent.memory.update.memory_updates import UpdateAnswer, UpdateContext
+from agent.memory.update.conversation_updates import UpdateAnswer, UpdateContext
 from gateway.events import SessionKey
 from gateway.ports.channel import (
     LONGEST_TITLE,

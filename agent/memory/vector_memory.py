@@ -14,11 +14,10 @@ from agent.memory.history.folder_store import FolderHistory, is_mirrored
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import SeedProfile
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
-from agent.memory.search.search_hits import MEMORY, SearchOptions
-from agent.memory.search.search_unit import SearchUnit, chunks
+from agent.memory.search.search_unit import MEMORY, SearchOptions, SearchUnit, chunks
 
 if TYPE_CHECKING:
-    from agent.memory.search.embedding.guarded_embedder import Embedder  # numpy: only where there are vectors
+    from agent.memory.search.embedding import Embedder  # numpy: only where there are vectors
 
 _OPTIONS = ("chunk_tokens", "chunk_overlap", "vector_weight", "text_weight")
 

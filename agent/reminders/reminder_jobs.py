@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.memory.jobs.approval_questions import short
-from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
-from agent.memory.jobs.job_runner import RetryJobLater, send_job_report
+from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, RetryJobLater, send_job_report
 from agent.reminders.recurrence import QuietHours
 from agent.reminders.reminder import (
     DO,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.memory.jobs.approval_questions import short
-from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
-from agent.memory.jobs.job_runner import RetryJobLater, send_job_report
+from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, RetryJobLater, send_job_report
 from agent.tasks.task import TASK, TASK_END, TASK_LATE, Task, TaskState, tasks_in
 from gateway.events import ChatKind, MessageButton, Role, SessionKey
 from gateway.i18n import translate

@@ -12,12 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agent.base.one_line import one_line
 from agent.base.transcript_lines import indent_lines
-from agent.memory.editing.document_edits import LONGEST_KEYS, DocumentEdit
 from agent.memory.editing.staged_changes import is_redacted
-from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
-from agent.memory.jobs.memory_jobs import LONGEST_FACT
-from agent.memory.search.search_hits import MEMORY, MissingTime, SearchHit, SearchHits, SearchOptions
-from agent.memory.search.search_unit import name_speaker
+from agent.memory.editing.text_operations import LONGEST_KEYS, AddLines, DocumentEdit, RemoveLines, ReplaceLines
+from agent.memory.jobs.chat_edits import LONGEST_FACT
+from agent.memory.search.search_unit import MEMORY, MissingTime, SearchHit, SearchHits, SearchOptions, name_speaker
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 

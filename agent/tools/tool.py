@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from agent.files.turn_files import TurnFiles
-from agent.memory.editing.document_edits import DocumentEdit
-from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
+from agent.memory.editing.text_operations import DocumentEdit
+from agent.memory.search.search_unit import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tasks.task_access import TaskAccess
 from gateway.errors import NothingHappened as NothingHappened

@@ -23,8 +23,7 @@ from cachetools import LRUCache
 
 from agent.base.one_line import code_block, show_json
 from agent.llm.chat_model import ToolCall
-from agent.memory.jobs.job_kinds import JobErasure, JobKind, JobPace
-from agent.memory.jobs.job_runner import send_job_report
+from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, send_job_report
 from gateway.events import (
     ChatKind,
     InboundKind,

@@ -26,7 +26,7 @@ from agent.base.transcript_lines import UNTRUSTED, Fact, clean, fact_of, facts_i
 from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import MemoryView, ScopeMemory, opening, system_prompt
-from agent.memory.search.search_hits import SearchHit, SearchOptions
+from agent.memory.search.search_unit import SearchHit, SearchOptions
 from agent.memory.storage.messages import SenderNames
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolApprovals, allowed_question

@@ -10,7 +10,7 @@ from typing import Any
 from agent.base.transcript_lines import FORGOTTEN, kind_of
 from agent.llm.chat_model import ChatReply, ChatRequest, Price, Sink, TokenUsage, ToolCall
 from agent.llm.model_client import CallRecord, ModelClient
-from agent.memory.prompt.trim_lines import is_trim
+from agent.memory.prompt.prompt_window import is_trim
 from agent.memory.storage.stored_sessions import RecordedTurn
 from agent.turns.call_review import CallResult, CallReviewer
 from agent.turns.turn import Turn

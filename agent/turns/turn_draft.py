@@ -12,9 +12,9 @@ from agent.base import transcript_lines as build
 from agent.base.transcript_lines import UNTRUSTED, attachment_of, estimate_messages, fact_of
 from agent.llm.chat_model import ChatReply, ToolCall
 from agent.memory.erasure.word_eraser import ASK_ERASURE
-from agent.memory.jobs.memory_jobs import remember_job
+from agent.memory.jobs.chat_edits import remember_job
 from agent.memory.prompt.due_jobs import EDIT
-from agent.memory.prompt.trim_lines import apply_trims
+from agent.memory.prompt.prompt_window import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage.messages import TAINTED, has_tainted_line
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.memory_archive import MemoryArchive
+from agent.memory.editing.text_operations import DocumentEdit
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatEditResult, ChatMemoryEditor, LineChange
-from agent.memory.search.search_hits import SearchHit
+from agent.memory.search.search_unit import SearchHit
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects
 from gateway.errors import StoreUnavailable, ToolFailed

@@ -13,10 +13,9 @@ import structlog
 
 from agent.commands.command import CommandRouter
 from agent.commands.command_services import CommandServices
-from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.jobs.chat_edits import MemoryJobs
+from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.storage.messages import SenderNames
 from agent.reminders.reminder_jobs import ReminderJobs

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.erasure.commit_filter import CommitFilter
+from agent.memory.erasure.word_eraser import CommitFilter
 from agent.tools.tool import Tool
 from gateway.admission import LOCAL_OWNER, AdmissionPolicy
 from gateway.app.job_kinds import JOB_KINDS

@@ -6,17 +6,14 @@ from typing import Final
 
 from agent.memory.account_links.account_linker import LINK_JOBS
 from agent.memory.conversations import DELETION_OF_CONVERSATION_JOBS
-from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS
-from agent.memory.erasure.purge_jobs import FORGET_JOBS
-from agent.memory.erasure.retention import RETENTION_JOBS
-from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS
-from agent.memory.jobs.chat_edits import EDIT_JOBS
-from agent.memory.jobs.job_kinds import by_name
-from agent.memory.jobs.memory_jobs import REMEMBER_JOBS
-from agent.memory.privacy.export_jobs import EXPORT_JOBS
+from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS, FORGET_JOBS
+from agent.memory.erasure.message_deletions import DELETION_JOBS, UNINDEX_JOBS
+from agent.memory.erasure.scope_eraser import RETENTION_JOBS, SCOPE_ERASURE_JOBS
+from agent.memory.jobs.chat_edits import EDIT_JOBS, REMEMBER_JOBS
+from agent.memory.jobs.job_runner import by_name
+from agent.memory.privacy import EXPORT_JOBS
+from agent.memory.update.conversation_updates import APPLY_JOBS, UPDATE_JOBS
 from agent.memory.update.dream_phases import DREAM_JOBS
-from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS
-from agent.memory.versioning.message_deletions import DELETION_JOBS, UNINDEX_JOBS
 from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS

@@ -11,31 +11,32 @@ from typing import TYPE_CHECKING
 from agent.base.disk import Disk
 from agent.base.scopes import person_of
 from agent.files.file_workspace import ScopeWorkspaces
-from agent.memory.account_links.account_linker import LINK_JOBS, AccountLinker
-from agent.memory.account_links.link_offers import AccountLinkService
-from agent.memory.account_links.scope_lock import ScopeLock, lock_handler
+from agent.memory.account_links.account_linker import LINK_JOBS, AccountLinker, AccountLinkService
 from agent.memory.conversations import (
     DELETION_OF_CONVERSATION_JOBS,
     TITLE_CONVERSATION,
     StoredConversations,
     TitlePrompt,
 )
-from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.memory_archive import MemoryArchive
-from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS, EraseService
-from agent.memory.erasure.purge_jobs import FORGET_JOBS, PurgeJobs
-from agent.memory.erasure.retention import RETENTION_JOBS, RetentionJob
-from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS, ScopeEraser
+from agent.memory.editing.memory_versions import MemoryService
+from agent.memory.editing.staged_changes import StagedChangeStore
+from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS, FORGET_JOBS, EraseService, PurgeJobs
+from agent.memory.erasure.message_deletions import (
+    DELETION_JOBS,
+    UNINDEX_JOBS,
+    DerivedDataFinder,
+    MessageDeletionJobs,
+)
+from agent.memory.erasure.scope_eraser import RETENTION_JOBS, SCOPE_ERASURE_JOBS, RetentionJob, ScopeEraser
 from agent.memory.erasure.scope_files import ErasureStorage
 from agent.memory.erasure.word_eraser import WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
-from agent.memory.jobs.chat_edits import EDIT_JOBS, ChatMemoryEditor
-from agent.memory.jobs.job_kinds import JobKind, JobPace
-from agent.memory.jobs.job_runner import Handler, JobRunner
-from agent.memory.jobs.memory_jobs import REMEMBER_JOBS, MemoryJobs
-from agent.memory.privacy.export_jobs import EXPORT_JOBS, ExportJobs, PrivacyFacts, PrivacyService
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.jobs.chat_edits import EDIT_JOBS, REMEMBER_JOBS, ChatMemoryEditor, MemoryJobs
+from agent.memory.jobs.job_runner import Handler, JobKind, JobPace, JobRunner
+from agent.memory.jobs.scope_lock import ScopeLock, lock_handler
+from agent.memory.privacy import EXPORT_JOBS, ExportJobs, PrivacyFacts, PrivacyService
+from agent.memory.prompt.conversation import ConversationCache
 from agent.memory.prompt.due_jobs import (
     CONSOLIDATE,
     FLUSH,
@@ -44,25 +45,22 @@ from agent.memory.prompt.due_jobs import (
     SUMMARISE_RAW,
 )
 from agent.memory.storage.messages import KeepPolicy, MessageReader
+from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.storage.stored_sessions import StoredSessions
 from agent.memory.update.consolidator import Consolidator
 from agent.memory.update.conversation_updates import (
+    APPLY_JOBS,
+    UPDATE_JOBS,
     ConversationPrompt,
     FlushPrompt,
+    MemoryUpdates,
     RawArchivePrompt,
     SessionNotePrompt,
+    UpdateContext,
+    UpdatePrompt,
 )
-from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamService
 from agent.memory.update.dream_phases import DREAM_JOBS
-from agent.memory.update.dreamer import Dreamer, DreamSchedule
-from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS, MemoryUpdates, UpdateContext, UpdatePrompt
-from agent.memory.versioning.memory_service import MemoryService
-from agent.memory.versioning.message_deletions import (
-    DELETION_JOBS,
-    UNINDEX_JOBS,
-    DerivedDataFinder,
-    MessageDeletionJobs,
-)
+from agent.memory.update.dreamer import DreamApplier, Dreamer, DreamNotifier, DreamSchedule, DreamService
 from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions

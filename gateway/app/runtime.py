@@ -25,7 +25,7 @@ from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner, RetryJobLater
 from agent.memory.jobs.token_budget import TokenBudget
-from agent.memory.privacy.export_jobs import PrivacyService
+from agent.memory.privacy import PrivacyService
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.update.conversation_updates import RawArchivePrompt

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from agent.memory.search.search_hits import MEMORY, SearchOptions
+from agent.memory.search.search_unit import MEMORY, SearchOptions
 from gateway.control import Line
 from gateway.control.registry import (
     AuditRule,
@@ -241,7 +241,7 @@ class MemoryOperations(OperationGroup):
         chat: Chat = "",
     ) -> AsyncIterator[Line]:
         """Take one change back and keep the later ones."""
-        from agent.memory.versioning.memory_service import UndoResult
+        from agent.memory.editing.memory_versions import UndoResult
 
         scope = await self._scope(scope, person, chat)
         done = await self._app.commands.documents.undo(scope, sha, by=OPERATOR)
@@ -292,7 +292,7 @@ class MemoryOperations(OperationGroup):
 
     async def _finish(self, scope: str) -> str:
         """Run the pending jobs of a purge in this process, and return its state."""
-        from agent.memory.erasure.purge_jobs import SCRUB
+        from agent.memory.erasure.scope_files import SCRUB
 
         jobs, left = self._app.store.jobs, True
         for _ in range(_ROUNDS):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent.base import transcript_lines as build
 from agent.base.scopes import quote
-from agent.memory.documents.scope_documents import ScopeDocuments
+from agent.memory.storage.scope_documents import ScopeDocuments
 from gateway.events import SessionKey
 from gateway.ports.journal import TurnRecord
 from gateway.ports.memory import StoredTurn

@@ -18,7 +18,7 @@ import pytest
 import agent.memory.conversations as stored_conversations
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.memory.conversations import DELETE_CONVERSATION, StoredConversations
-from agent.memory.erasure.purge_jobs import SCRUB
+from agent.memory.erasure.scope_files import SCRUB
 from agent.memory.prompt.due_jobs import APPLY, UPDATE
 from channels.web.adapter import WebChannel
 from channels.web.routes import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS

@@ -13,7 +13,6 @@ from typing import Any
 from agent.base import transcript_lines as build
 from agent.base.disk import Disk
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.prompt.due_jobs import (
     CONSOLIDATE,
@@ -25,14 +24,19 @@ from agent.memory.prompt.due_jobs import (
     prompt_of,
 )
 from agent.memory.storage.messages import MessageRange, MessageReader
+from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.update.consolidator import Consolidator
 from agent.memory.update.conversation_updates import (
+    APPLY_JOBS,
+    UPDATE_JOBS,
     ConversationPrompt,
     FlushPrompt,
+    MemoryUpdates,
     RawArchivePrompt,
     SessionNotePrompt,
+    UpdateContext,
+    UpdatePrompt,
 )
-from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS, MemoryUpdates, UpdateContext, UpdatePrompt
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, MessageOutcome, SessionRow, TurnRecord

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent.base.transcript_lines import utc_now
-from agent.memory.documents.scope_documents import BY_HAND, ScopeDocuments
+from agent.memory.storage.scope_documents import BY_HAND, ScopeDocuments
 from gateway.ports.memory import DocumentChange, DocumentState, TextChange
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine, StoreLimits

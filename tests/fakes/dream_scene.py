@@ -10,13 +10,12 @@ from typing import Any
 
 from agent.base.disk import Disk
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.editing.document_edits import EDIT_MEMORY
 from agent.memory.editing.staged_changes import StagedChange
+from agent.memory.editing.text_operations import EDIT_MEMORY
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.update.dream_applier import DreamApplier, DreamNotifier, DreamRequester
+from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.update.dream_phases import DREAM
-from agent.memory.update.dreamer import Dreamer
+from agent.memory.update.dreamer import DreamApplier, Dreamer, DreamNotifier, DreamRequester
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.journal import Job, SessionRow, TurnRecord
 from gateway.ports.memory import DocumentChange, HistoryEntry

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Price
 from agent.memory.search.scope_recall import ScopeRecall
-from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
+from agent.memory.search.search_unit import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.tools.tool import ScopedRecall, ToolContext
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ToolFailed

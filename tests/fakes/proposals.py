@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from agent.base.transcript_lines import utc_now
-from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import StagedChangeStore
 from agent.memory.history.folder_store import FileDocumentStore
 from gateway.ports.memory import DocumentStore
 from gateway.store.engine import StoreEngine, StoreLimits

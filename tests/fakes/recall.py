@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from agent.memory.search.embedding.guarded_embedder import Matrix, normalize_rows
+from agent.memory.search.embedding import Matrix, normalize_rows
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from gateway.errors import ModelUnreachable
 

@@ -35,7 +35,7 @@ from agent.base import disk
 from agent.llm.chat_model import ModelConfig
 from agent.llm.openai_model import OpenAIModel
 from agent.memory.search import embedding
-from agent.memory.search.time_expressions import find_time_expressions
+from agent.memory.search.time_grammar import find_time_expressions
 from gateway.app.chat_settings import build_web_tools
 from gateway.app.composition import find_confinement
 from gateway.errors import UserError

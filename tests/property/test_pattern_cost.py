@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import pytest
 import regex
 
-from agent.memory.erasure import embedded_text, phrase_matcher, purge_jobs
+from agent.memory.erasure import phrase_matcher, scope_files
 from agent.memory.search import query, time_grammar
 from agent.turns import turn
 from gateway.text import markdown_blocks, redaction
@@ -86,7 +86,6 @@ BOUNDS: Mapping[str, int | None] = {
     "agent/llm/provider_refusals.py": 8_000,
     "agent/llm/answer_text.py": 20_000,  # _MOST_CHARS
     "agent/memory/conversations.py": 4_000,  # _LONGEST_TEXT
-    "agent/memory/search/time_expressions.py": 2_000,  # LONGEST_QUERY
     "agent/memory/search/time_grammar.py": 30_000,  # LONGEST_QUERY, as encoded tokens
     "channels/kit/__init__.py": None,
     "gateway/settings_writer.py": None,
@@ -162,16 +161,14 @@ def built() -> Iterator[Found]:
         "agent/turns/turn.py": [
             re.compile(f"{turn._ADDRESS_BEGINS}(?:{re.escape('a.a/' * 9)}){turn._ADDRESS_ENDS}", re.IGNORECASE)
         ],
-        "agent/memory/erasure/embedded_text.py": [
-            embedded_text._pattern(words, each) for each in ("utf-8", "utf-16-le")
-        ],
         "agent/memory/erasure/phrase_matcher.py": [
+            *(phrase_matcher._pattern(words, each) for each in ("utf-8", "utf-16-le")),
             phrase_matcher.PhraseMatcher(f'"{words}"')._literal_pattern,
             *phrase_matcher.PhraseMatcher(words)._split_patterns,
             phrase_matcher.PhraseMatcher(words)._exact_pattern or re.compile(""),
         ],
-        "agent/memory/erasure/purge_jobs.py": [
-            cell.cell_contents for cell in getattr(purge_jobs.build_id_filter({"aa", "a1"}), "__closure__", None) or ()
+        "agent/memory/erasure/scope_files.py": [
+            cell.cell_contents for cell in getattr(scope_files.build_id_filter({"aa", "a1"}), "__closure__", None) or ()
         ],
         "agent/memory/search/query.py": [query._any(words, "a")],
         "agent/memory/search/time_grammar.py": [pattern for pattern, *_ in time_grammar._compiled()],
@@ -191,9 +188,8 @@ def built() -> Iterator[Found]:
 RUN_TIME = {  # functions that compile a pattern, and what they make it of
     "agent/turns/turn.py": "escaped addresses between two fixed sides",
     "agent/llm/openai_model.py": "an escaped name of a model, in the operator's table",
-    "agent/memory/erasure/embedded_text.py": "letters of the words to erase",
-    "agent/memory/erasure/phrase_matcher.py": "the escaped words to erase",
-    "agent/memory/erasure/purge_jobs.py": "escaped ids",
+    "agent/memory/erasure/phrase_matcher.py": "the escaped words to erase, and their letters",
+    "agent/memory/erasure/scope_files.py": "escaped ids",
     "agent/memory/search/query.py": "a fixed list of words",
     "agent/memory/search/time_grammar.py": "fixed patterns of classes",
     "channels/kit/__init__.py": "shapes of secrets in the operator's settings",

@@ -14,7 +14,8 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypeAlias
 
-from agent.memory.documents.scope_documents import (
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, match_entries, parse, render
+from agent.memory.storage.scope_documents import (
     CONSOLIDATION,
     DREAM_CAUSE,
     SOUL,
@@ -22,8 +23,6 @@ from agent.memory.documents.scope_documents import (
     map_documents,
     select_documents,
 )
-from agent.memory.editing.entry_matching import match_entries
-from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from gateway.ports.memory import DocumentChange, DocumentState
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from agent.base.disk import Disk
 from agent.base.scopes import quote, scope_folder
 from agent.base.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time, without_arguments
 from agent.memory.account_links.document_merge import EntryOwnership, split_document
-from agent.memory.documents.scope_documents import TRACKED
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_files import ARCHIVE_SUFFIX, free_name, is_history_file
+from agent.memory.storage.scope_documents import TRACKED
 from gateway.ports.access import ScopeMove
 from gateway.ports.journal import Line
 from gateway.ports.memory import FileKind, MarkKind, ScopeHistory, StoredNote

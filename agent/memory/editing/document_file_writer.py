@@ -25,9 +25,9 @@ from agent.base.disk import Disk, decode_text, wait_for_thread
 from agent.base.locks import KeyLocks
 from agent.base.scopes import list_scopes, scope_folder
 from agent.base.transcript_lines import decode
-from agent.memory.documents.document_commits import DocumentCommits
-from agent.memory.documents.scope_documents import BY_HAND, TRACKED
+from agent.memory.editing.document_commits import DocumentCommits
 from agent.memory.editing.three_way_merge import merge_both
+from agent.memory.storage.scope_documents import BY_HAND, TRACKED
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import REPOSITORY, StalePath, document_file, rev_of
 

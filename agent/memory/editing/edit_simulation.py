@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from agent.memory.editing.document_edits import DocumentEdit
-from agent.memory.editing.entry_matching import (
+from agent.memory.editing.memory_entries import (
     AnalyzedEntry,
+    EntryKind,
     EntryWords,
+    MemoryEntry,
     analyze,
     analyzed_replaces,
     begins_alike,
@@ -25,11 +26,19 @@ from agent.memory.editing.entry_matching import (
     is_inflection,
     is_same,
     lost_entries,
+    parse,
     statements,
 )
-from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, ReviewReason
-from agent.memory.editing.text_operations import PATH, AddLines, Operation, ReplaceLines, apply, changed_texts
+from agent.memory.editing.text_operations import (
+    PATH,
+    AddLines,
+    DocumentEdit,
+    Operation,
+    ReplaceLines,
+    apply,
+    changed_texts,
+)
 
 BUDGET = 32_000  # characters of a document, about 8,000 tokens
 MOST_REMOVED_SHARE = 0.25

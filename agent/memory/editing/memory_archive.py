@@ -15,11 +15,10 @@ from datetime import UTC, datetime
 import structlog
 
 from agent.base.transcript_lines import utc_now
-from agent.memory.documents.scope_documents import line_fingerprint
-from agent.memory.editing.entry_matching import extract_words, statements
-from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, extract_words, parse, render, statements
 from agent.memory.editing.text_operations import AddLines, apply
 from agent.memory.history.history_files import ARCHIVE_SUFFIX, archive_names, drop_absent_lines
+from agent.memory.storage.scope_documents import line_fingerprint
 from gateway.ports.memory import HistoryStore, MarkKind, Marks, NoteChange
 
 log = structlog.get_logger(__name__)

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from agent.base.disk import Disk, is_half_made
 from agent.base.scopes import find_scopes, scope_folder
 from agent.base.transcript_lines import blobs_in, decode, encode, facts_in
-from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
 from agent.memory.history.history_files import LOCK, blank_raw, is_history_file
+from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from gateway.ports.journal import Line
+from gateway.ports.journal import Job, Line
 from gateway.ports.memory import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind
 
 if TYPE_CHECKING:
-    from agent.memory.editing.staged_change_store import StagedChangeStore
+    from agent.memory.editing.staged_changes import StagedChangeStore
     from agent.memory.search.scope_recall import ScopeRecall
     from gateway.home import HomeUnscopedData
     from gateway.store.erasure import SqlErasure
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs
     from gateway.store.records import SqlTurnRecords
 
+SCRUB = "scrub"  # kind of the job that erases deleted data from the journal's pages
 OWN_FILES, SESSIONS = "files", "sessions"
 _AREAS = (SESSIONS, "memory", BYTES)
 INDEX = ("index.db", "index.db-wal", "index.db-shm")
@@ -267,3 +268,18 @@ class ReferencedAttachments:
     def unreferenced(self) -> frozenset[str]:
         """The attachments that no line refers to after the erasure."""
         return frozenset(each for each in self._matching - self._others if DIGEST.match(each))
+
+
+# -- what follows an erasure -----------------------------------------------------------------------
+
+
+def scrub_job(cause: Job, scope: str, now: datetime) -> Job:
+    """Return the job that follows *cause*, which has erased something of *scope*."""
+    return Job(id=f"{SCRUB}:{cause.id}", kind=SCRUB, scope=scope, payload={}, due_at=now)
+
+
+def build_id_filter(ids: set[str]) -> Callable[[bytes], bool]:
+    """Return a predicate for bytes that contain one of *ids* as a separate word."""
+    words = "|".join(re.escape(each) for each in sorted(ids - {""}))
+    pattern = re.compile(rf"(?<![0-9A-Za-z])(?:{words})(?![0-9A-Za-z])".encode()) if words else None
+    return lambda data: pattern is not None and pattern.search(data) is not None

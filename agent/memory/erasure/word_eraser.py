@@ -9,19 +9,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
 from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import decode, kind_of
 from agent.files.file_workspace import ScopeWorkspaces
-from agent.memory.documents.scope_documents import DocumentBusy
+from agent.memory.editing.staged_changes import clear_proposal
 from agent.memory.erasure.scope_files import ErasureStorage, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
     ErasurePattern,
+    clear_line,
+    clear_value,
     is_erasable,
     matching_entries,
     matching_excerpt,
@@ -30,11 +33,12 @@ from agent.memory.erasure.word_match import (
     without_words,
 )
 from agent.memory.history.history_files import redact_history
-from agent.memory.jobs.job_kinds import JobErasure, JobKind
+from agent.memory.jobs.job_runner import JobErasure, JobKind
 from agent.memory.search.tokenizer import is_unspaced, words
-from gateway.events import PlatformAccount
-from gateway.ports.journal import Job, Line
-from gateway.ports.memory import PURGE, FileKind, MarkKind
+from agent.memory.storage.scope_documents import DocumentBusy
+from gateway.events import OutboundMessage, PlatformAccount
+from gateway.ports.journal import Job, Line, TurnCommit
+from gateway.ports.memory import PURGE, FileKind, HistoryEntry, MarkKind, MemoryProposal
 
 log = structlog.get_logger(__name__)
 
@@ -451,3 +455,124 @@ def _clear_payload(payload: Mapping[str, Any], pattern: ErasurePattern) -> dict[
         answer[name] = without_entries(str(answer.get(name, "")), pattern)[0]
     answer["operations"] = [each for each in answer.get("operations", ()) if not pattern.in_any(each)]
     return {**payload, "answer": answer}
+
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFilter:
+    """See `ErasedWords`. *kinds* are the kinds of jobs by their names."""
+
+    kinds: Mapping[str, JobKind]
+
+    def clear_commit(self, erasures: Sequence[Job], commit: TurnCommit) -> TurnCommit:
+        """Return a commit without the words; that of an erasure's own turn is about none of them."""
+        return _apply(erasures, self._clear_commit, commit)
+
+    def clear_job(self, erasures: Sequence[Job], job: Job) -> Job | None:
+        """Return a job without the words."""
+        cleared: Job | None = job
+        for request in map(ErasureRequest.of, erasures):
+            cleared = self._clear_job(request, cleared)
+        return cleared
+
+    def clear_texts(
+        self, erasures: Sequence[Job], texts: Mapping[str, str], before: Mapping[str, str], by: str
+    ) -> Mapping[str, str]:
+        """Return texts of documents without the lines that the requester may erase."""
+
+        def clear(request: ErasureRequest, texts: Mapping[str, str]) -> Mapping[str, str]:
+            if not request.requester.may_all and request.requester.account.name != by:
+                return texts
+            return {name: _clear_text(request, text, before.get(name, "")) for name, text in texts.items()}
+
+        return _apply(erasures, clear, texts)
+
+    def clear_entry(self, erasures: Sequence[Job], entry: HistoryEntry) -> HistoryEntry:
+        """Return a history entry without the words."""
+
+        def clear(request: ErasureRequest, entry: HistoryEntry) -> HistoryEntry:
+            if not request.requester.may_all:
+                return entry
+            return replace(entry, content=without_sentences(entry.content, request.pattern))
+
+        return _apply(erasures, clear, entry)
+
+    def clear_messages(self, erasures: Sequence[Job], messages: Sequence[Any]) -> Sequence[Any]:
+        """Return messages without the words."""
+        return _apply(erasures, _clear_lines, messages)
+
+    def clear_file(self, erasures: Sequence[Job], kind: FileKind, name: str, data: bytes) -> bytes | None:
+        """Return a file as the passes of the erasures would leave it."""
+        cleared: bytes | None = data
+        for request in map(ErasureRequest.of, erasures):
+            if cleared is not None and kind is FileKind.RESULT:
+                cleared = None if request.pattern.in_bytes(cleared) else cleared
+            elif cleared is not None and request.requester.may_all:
+                cleared = clear_workspace_file(name, cleared, request.pattern, whole=request.is_purge)
+        return cleared
+
+    def clear_proposal(self, erasures: Sequence[Job], proposal: MemoryProposal) -> MemoryProposal | None:
+        """Return a proposal without the words; a question about another erasure stays."""
+        cleared: MemoryProposal | None = proposal
+        for request in map(ErasureRequest.of, erasures):
+            account = None if request.requester.may_all else request.requester.account
+            if cleared is not None and cleared.name != request.change:
+                matches = request.pattern.deep.in_text
+                cleared = clear_proposal(cleared, matches, account=account, spares_erasures=True)
+        return cleared
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _clear_commit(self, request: ErasureRequest, commit: TurnCommit) -> TurnCommit:
+        record = commit.record
+        if record.turn == request.turn:
+            return commit
+        cleared = [self._clear_job(request, each) for each in commit.jobs]
+        advances = [replace(each, next=self._clear_job(request, each.next)) for each in commit.advances]
+        outbound = commit.outbound
+        if request.requester.may_all:
+            outbound = tuple(_clear_message(request, each) for each in outbound)
+        # Without one of its texts, a snapshot is taken again by the next turn.
+        blobs = {digest: text for digest, text in record.blobs.items() if not request.pattern.in_text(text)}
+        return replace(
+            commit,
+            record=replace(record, lines=tuple(_clear_lines(request, record.lines)), blobs=blobs),
+            outbound=outbound,
+            parts=(),  # they have the words of before
+            jobs=tuple(each for each in cleared if each is not None),
+            advances=tuple(advances),
+        )
+
+    def _clear_job(self, request: ErasureRequest, job: Job | None) -> Job | None:
+        if job is None:
+            return None
+        return clear_job(job, self.kinds.get(job.kind), request.pattern, request.requester)
+
+
+def _apply(erasures: Sequence[Job], clear: Callable[[ErasureRequest, V], V], value: V) -> V:
+    return reduce(lambda value, request: clear(request, value), map(ErasureRequest.of, erasures), value)
+
+
+def _clear_lines(request: ErasureRequest, lines: Sequence[Any]) -> Sequence[Any]:
+    is_allowed = may_clear(request.requester)
+    return [clear_line(each, request.pattern, is_allowed, whole=request.is_purge) for each in lines]
+
+
+def _clear_message(request: ErasureRequest, message: OutboundMessage) -> OutboundMessage:
+    pattern = request.pattern
+    return replace(
+        message,
+        text=clear_value(message.text, pattern),
+        attachments=tuple(
+            each for each in message.attachments if not pattern.in_any([each.name, each.caption, each.question])
+        ),
+        sources=tuple(each for each in message.sources if not pattern.in_any([each.title, each.url])),
+        links=None if message.links is None else tuple(each for each in message.links if not pattern.in_text(each)),
+    )
+
+
+def _clear_text(request: ErasureRequest, text: str, before: str) -> str:
+    old = frozenset(before.splitlines())
+    return without_entries(text, request.pattern, lambda line: request.requester.may_all or line not in old)[0]

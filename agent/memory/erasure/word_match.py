@@ -10,9 +10,8 @@ from typing import Any
 
 from agent.base.transcript_lines import ASIDE, FORGOTTEN, decode, encode, kind_of, without_arguments
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
-from agent.memory.erasure.embedded_text import contains_text, extract_texts, packed_parts
 from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
-from agent.memory.erasure.phrase_matcher import PhraseMatcher
+from agent.memory.erasure.phrase_matcher import PhraseMatcher, contains_text, extract_texts, packed_parts
 from agent.memory.search.tokenizer import PLAIN
 from gateway.ports.journal import Line
 

@@ -16,7 +16,7 @@ import structlog
 
 from agent.base.disk import Disk, read_text, save_corrupt
 from agent.base.transcript_lines import FORGOTTEN, decode, encode, entry_id, utc_now
-from agent.memory.documents.scope_documents import line_fingerprint
+from agent.memory.storage.scope_documents import line_fingerprint
 from gateway.ports.journal import Line
 from gateway.ports.memory import (
     HISTORY_JSONL,

@@ -17,8 +17,7 @@ from cachetools import LRUCache
 
 from agent.base.one_line import one_line, show_code, show_escapes
 from agent.base.scopes import quote
-from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.editing.staged_changes import LONGEST_CHANGE, MEMORY, StagedChange, StagedErasure
+from agent.memory.editing.staged_changes import LONGEST_CHANGE, MEMORY, StagedChange, StagedChangeStore, StagedErasure
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from gateway.events import (

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.base import transcript_lines as build
 from agent.base.transcript_lines import BYTES_PER_TOKEN, estimate_messages, kind_of
-from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW, PromptWindow, WindowTurn, render
-from agent.memory.prompt.trim_lines import apply_trim
+from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW, PromptWindow, WindowTurn, apply_trim, render
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage.messages import MessageRange
 from gateway.ports.journal import Line

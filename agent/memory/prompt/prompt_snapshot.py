@@ -17,10 +17,10 @@ from cachetools import LRUCache
 from agent.base import transcript_lines as build
 from agent.base.scopes import SHARED
 from agent.base.transcript_lines import estimate_text
-from agent.memory.documents.scope_documents import DEFAULT_PERSONA, ScopeDocuments
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptSnapshot
 from agent.memory.prompt.turn_messages import turn_messages
+from agent.memory.storage.scope_documents import DEFAULT_PERSONA, ScopeDocuments
 from gateway.ports.journal import Line
 
 DELTA_TOKENS = 2_000  # of all deltas since the snapshot; beyond it a new snapshot folds them in

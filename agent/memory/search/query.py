@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 
 import regex
 
-from agent.memory.search.time_expressions import find_time_expressions
+from agent.memory.search.time_grammar import find_time_expressions
 from agent.memory.search.time_spans import ConversationReference, TimeSpan
 from agent.memory.search.tokenizer import (
     MONTHS,

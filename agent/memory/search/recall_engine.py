@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.memory.search import index_writer as index_schema
-from agent.memory.search.index_writer import IndexUnusable
+from agent.memory.search.index_file import IndexUnusable, remove_index
 from agent.memory.search.query import SearchQuery, parse_query
 from agent.memory.search.result_selection import (
     BUILDING,
@@ -38,13 +37,12 @@ from agent.memory.search.result_selection import (
     select_results,
 )
 from agent.memory.search.scope_index import IndexCache, IndexMatches, ScopeIndex
-from agent.memory.search.search_hits import MissingTime
-from agent.memory.search.search_unit import ERASURES, MEMORY, UnitSource, UnitSources
+from agent.memory.search.search_unit import ERASURES, MEMORY, MissingTime, UnitSource, UnitSources
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import ModelFailed
 
 if TYPE_CHECKING:
-    from agent.memory.search.embedding.guarded_embedder import Embedder
+    from agent.memory.search.embedding import Embedder
     from agent.memory.search.vector_matrix import Floats
 
 log = structlog.get_logger(__name__)
@@ -301,7 +299,7 @@ class RecallEngine:
         started = time.monotonic()
         path = scope.path
         fresh_path = path.with_name(f"{path.name}.new")
-        await self._files.writing(index_schema.remove, fresh_path)
+        await self._files.writing(remove_index, fresh_path)
         fresh = await self._files.writing(lambda: ScopeIndex(fresh_path, is_new=True, is_flat=self._seed is not None))
         try:
             await self._files.writing(fresh.take_vectors, path)
@@ -394,7 +392,7 @@ class RecallEngine:
         async with self._lock(path):
             await self._files.drop(path)
             if is_removing:
-                await self._files.writing(index_schema.remove, path)
+                await self._files.writing(remove_index, path)
 
     # -- files and threads ---------------------------------------------------------------------------
 

@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from agent.memory.search.query import QueryCue, SearchQuery, TimeRange, UnitTrait, is_standing_wish
-from agent.memory.search.search_hits import MissingTime
-from agent.memory.search.search_unit import MEMORY, RankedCandidate, UnitSource, tokens
+from agent.memory.search.search_unit import MEMORY, MissingTime, RankedCandidate, UnitSource, tokens
 
 if TYPE_CHECKING:
     from agent.memory.search.scope_index import IndexedPassage, IndexMatches, ScopeIndex

@@ -17,11 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent.memory.search import text_query
-from agent.memory.search.index_file import IndexFile
-from agent.memory.search.index_writer import REACH, SOURCE_SLOTS, IndexUnusable, map_sqlite_errors, unpack_text
+from agent.memory.search.index_file import IndexFile, IndexUnusable, map_sqlite_errors, unpack_text
 from agent.memory.search.query import SearchQuery
-from agent.memory.search.search_hits import MissingTime
-from agent.memory.search.search_unit import MEMORY, RankedCandidate, UnitSource
+from agent.memory.search.search_unit import MEMORY, REACH, SOURCE_SLOTS, MissingTime, RankedCandidate, UnitSource
 from agent.memory.search.time_spans import ConversationReference, TimeSpan
 from agent.memory.search.tokenizer import expand_query_word, index_terms, words
 

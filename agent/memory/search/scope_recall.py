@@ -32,14 +32,22 @@ from agent.memory.search.scope_source import (
     lines_around,
     read_surroundings,
 )
-from agent.memory.search.search_hits import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
-from agent.memory.search.search_unit import UnitSource, chunk_markdown, name_speaker
+from agent.memory.search.search_unit import (
+    MEMORY,
+    SEARCH_DEFAULTS,
+    SearchHit,
+    SearchHits,
+    SearchOptions,
+    UnitSource,
+    chunk_markdown,
+    name_speaker,
+)
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import HistoryStore, ScopeHead
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
-    from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
+    from agent.memory.search.embedding import GuardedEmbedder
     from gateway.store.documents import SqlDocuments
     from gateway.store.transcripts import SqlTranscripts
 

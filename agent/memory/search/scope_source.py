@@ -17,11 +17,10 @@ import structlog
 
 from agent.base.disk import Disk
 from agent.base.transcript_lines import FORGOTTEN, UNTRUSTED, decode_lines, facts_in, format_time, kind_of, parse_time
-from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.history.history_files import ARCHIVE_SUFFIX, NOTE_NAME, keys_of_all_lines
-from agent.memory.search.search_hits import SearchHit
 from agent.memory.search.search_unit import (
     ERASURES,
+    SearchHit,
     SearchUnit,
     SourceReading,
     UnitSource,
@@ -30,6 +29,7 @@ from agent.memory.search.search_unit import (
     group_by_silence,
 )
 from agent.memory.storage.messages import messages_between, origin_of_words
+from agent.memory.storage.scope_documents import line_fingerprint
 from gateway.errors import FileUnavailable
 from gateway.events import SessionKey
 from gateway.ports.journal import Line

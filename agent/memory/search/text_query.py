@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agent.memory.search.index_writer import BLOCK, SOURCE_SLOTS
-from agent.memory.search.search_unit import RankedCandidate
+from agent.memory.search.search_unit import BLOCK, SOURCE_SLOTS, RankedCandidate
 from agent.memory.search.time_spans import ConversationReference, TimeSpan
 
 TOP = 300  # of each list

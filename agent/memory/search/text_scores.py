@@ -1,7 +1,7 @@
 """Score units, contexts and blocks by the words of a query: BM25 from one full-text table.
 
 A context is a unit with up to `REACH` neighbours on each side, a block is `BLOCK` slots of a conversation. Neighbours
-have adjacent ids (index_schema.py), so a unit's words are also words of its neighbours' contexts and of its block.
+have adjacent ids (index_file.py), so a unit's words are also words of its neighbours' contexts and of its block.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.memory.search import text_query
-from agent.memory.search.index_writer import BLOCK, REACH, SOURCE_SLOTS, IndexUnusable
+from agent.memory.search.index_file import IndexUnusable
+from agent.memory.search.search_unit import BLOCK, REACH, SOURCE_SLOTS
 from agent.memory.search.time_spans import TimeSpan
 
 Floats = npt.NDArray[np.float64]

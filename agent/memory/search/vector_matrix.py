@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from agent.memory.search.index_writer import SOURCE_SLOTS
-from agent.memory.search.search_unit import UnitChanges
+from agent.memory.search.search_unit import SOURCE_SLOTS, UnitChanges
 
 NEAR = ((1, 0.6), (2, 0.3))  # weights of neighbours in the smoothed vector
 PEOPLE = 100  # units, other than answers of the bot, that are always scored

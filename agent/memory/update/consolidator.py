@@ -36,22 +36,30 @@ from agent.llm.model_calls import (
     read_call,
     tool_attempts,
 )
-from agent.memory.documents.scope_documents import CONSOLIDATION, change_document, line_fingerprint
-from agent.memory.editing.document_edits import (
+from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome, with_evidence
+from agent.memory.editing.memory_archive import MemoryArchive
+from agent.memory.editing.staged_changes import (
+    MEMORY,
+    ReviewReason,
+    StagedChange,
+    StagedChangeStore,
+    save_conflicts,
+    write_conflict_copy,
+)
+from agent.memory.editing.text_operations import (
     MOST,
+    NOTHING_YET,
     DocumentEdit,
+    changed_texts,
+    edits_of_text,
     keys_of_lines,
     operations_schema,
     parse_operations,
     read_edit,
 )
-from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome, with_evidence
-from agent.memory.editing.memory_archive import MemoryArchive
-from agent.memory.editing.staged_change_store import StagedChangeStore, save_conflicts, write_conflict_copy
-from agent.memory.editing.staged_changes import MEMORY, ReviewReason, StagedChange
-from agent.memory.editing.text_operations import NOTHING_YET, changed_texts, edits_of_text
 from agent.memory.editing.three_way_merge import three_way
 from agent.memory.storage.messages import Message, TranscriptRange, origin_of, own_words, strip_untrusted
+from agent.memory.storage.scope_documents import CONSOLIDATION, change_document, line_fingerprint
 from gateway.ports.journal import TurnRecord
 from gateway.ports.memory import DocumentStore, HistoryEntry, HistoryStore, HistoryUpdate
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import structlog
 
 from agent.base import transcript_lines as build
 from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import estimate_text
-from agent.llm.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, reduced_limit
-from agent.memory.jobs.job_runner import RetryJobLater
+from agent.llm.chat_model import ChatModel
+from agent.llm.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, outage_delay, reduced_limit, unlimited
+from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, RetryJobLater
 from agent.memory.prompt.due_jobs import (
     APPLY,
     CONSOLIDATE,
@@ -30,6 +31,7 @@ from agent.memory.prompt.due_jobs import (
     PROMPT,
     ROUNDS,
     SUMMARISE,
+    UPDATE,
     ConversationSpan,
     after_flush,
     consolidation_job,
@@ -39,11 +41,13 @@ from agent.memory.prompt.due_jobs import (
 from agent.memory.storage.messages import (
     Message,
     MessageRange,
+    MessageReader,
     TranscriptRange,
     conversation,
     fit_to_tokens,
     shorten_lines,
 )
+from agent.memory.storage.scope_documents import DocumentBusy
 from agent.memory.update.consolidator import (
     FAILURE_LINE,
     FAILURES_BEFORE_RAW,
@@ -52,15 +56,108 @@ from agent.memory.update.consolidator import (
     StoredAnswer,
 )
 from agent.memory.update.dreamer import Dreamer
-from agent.memory.update.memory_updates import NOT_YET, UpdateAnswer, UpdateContext
 from agent.memory.update.notes import FlushSection, MemoryFlusher, NoteSummary, SessionMemoryWriter, has_only_greetings
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, Line, MessageOutcome, SessionRow, TurnRecord
+from gateway.ports.memory import DocumentStore
 
 if TYPE_CHECKING:
+    from gateway.store.history import SqlHistory
     from gateway.store.jobs import SqlJobs
+NOT_YET = timedelta(seconds=5)
+UpdateAnswer: TypeAlias = Mapping[str, Any]  # the payload of the job that applies it
+# Earlier releases had a kind for each prompt, and two more for answers.
+UPDATE_JOBS = JobKind(
+    name=UPDATE,
+    pace=JobPace.SLOW,
+    aliases=("consolidate", "summarise", "summarise_raw", "flush", "note", "title_conversation"),
+)
+_EARLIER = {"apply_raw": "summarise_raw", "flushed": "flush"}
+APPLY_JOBS = JobKind(name=APPLY, pace=JobPace.QUICK, aliases=tuple(_EARLIER), erasure=JobErasure.ANSWER)
+_OFF = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateContext:
+    """The services of every prompt. *writing* is held while memory changes, *zone* returns the time zone of a scope.
+
+    *token_limit* is that of a prompt, 0 for none.
+    """
+
+    jobs: SqlJobs
+    reader: MessageReader
+    documents: DocumentStore
+    history: SqlHistory
+    writing: asyncio.Lock
+    model: ChatModel
+    zone: Callable[[str], str]
+    now: Callable[[], datetime]
+    token_limit: Callable[[], Awaitable[int]] = unlimited
+
+
+class UpdatePrompt(Protocol):
+    """A question to a model about a scope, and what its answer changes."""
+
+    async def ask(self, job: Job) -> UpdateAnswer | UnusableAnswer | RetryJobLater | None:
+        """Return the model's answer, an outage, or the time to ask again; None if nothing is to be asked.
+
+        A prompt handles answers that it cannot use itself: by another try, or by something in their place.
+        """
+
+    async def apply(self, job: Job) -> None:
+        """Bring the answer into memory. Idempotent; the lock of memory is held."""
+
+    async def go_on(self, job: Job, *, is_applied: bool) -> None:
+        """Queue what waited for the answer, also where it was erased and is not applied."""
+
+
+class MemoryUpdates:
+    """Runs the prompts, by their names."""
+
+    def __init__(
+        self, context: UpdateContext, prompts: Mapping[str, UpdatePrompt], *, off: Collection[str] = ()
+    ) -> None:
+        """Ask none of those that are *off*; answers that they have are applied."""
+        self._context = context
+        self._prompts = prompts
+        self._off = off
+
+    async def ask(self, job: Job) -> RetryJobLater | None:
+        """Ask the model, and store its answer as a job."""
+        context, name = self._context, prompt_of(job)
+        if name in self._off:
+            return RetryJobLater(_OFF, "the settings switch it off", counts=False)
+        prompt = self._prompts[name]
+        epoch = await context.documents.epoch(job.scope)
+        answer = await prompt.ask(job)
+        if isinstance(answer, UnusableAnswer):  # an outage is not an answer: the job waits until the model answers
+            return RetryJobLater(outage_delay(job.attempts + 1), answer.reason)
+        if answer is None or isinstance(answer, RetryJobLater):
+            return answer
+        payload = {**answer, PROMPT: name}
+        async with context.writing:
+            if await context.documents.epoch(job.scope) != epoch:
+                return RetryJobLater(NOT_YET, "something was forgotten meanwhile", counts=False)
+            id_ = f"{APPLY}:{job.id}"
+            await context.jobs.put(Job(id=id_, kind=APPLY, scope=job.scope, payload=payload, due_at=context.now()))
+        return None
+
+    async def apply(self, job: Job) -> RetryJobLater | None:
+        """Bring a stored answer into memory."""
+        prompt = self._prompts[str(job.payload.get(PROMPT) or _EARLIER.get(job.kind, "consolidate"))]
+        async with self._context.writing:
+            # Read again: words may have been erased from the job since it was claimed, or all of it.
+            pending = await self._context.jobs.pending_in(job.scope)
+            current = next((each for each in pending if each.id == job.id), None)
+            try:
+                if current is not None:
+                    await prompt.apply(current)
+            except DocumentBusy as busy:
+                return RetryJobLater(NOT_YET, str(busy), counts=False)
+        await prompt.go_on(current or job, is_applied=current is not None)
+        return None
 
 
 log = structlog.get_logger(__name__)

@@ -25,18 +25,18 @@ from agent.llm.model_calls import (
     clean,
     tool_attempts,
 )
-from agent.memory.documents.scope_documents import DREAM_CAUSE
-from agent.memory.editing.document_edits import (
+from agent.memory.editing.edit_simulation import BUDGET, EditOutcome, EditResult, EditSimulation, with_evidence
+from agent.memory.editing.text_operations import (
     EDIT_MEMORY,
     EDIT_TOOL,
     EDIT_WITHOUT_TOOLS,
+    NOTHING_YET,
     DocumentEdit,
     read_edit,
     read_edits,
 )
-from agent.memory.editing.edit_simulation import BUDGET, EditOutcome, EditResult, EditSimulation, with_evidence
-from agent.memory.editing.text_operations import NOTHING_YET
-from agent.memory.jobs.job_kinds import JobKind, JobPace
+from agent.memory.jobs.job_runner import JobKind, JobPace
+from agent.memory.storage.scope_documents import DREAM_CAUSE
 from gateway.events import short_id
 from gateway.ports.memory import HistoryEntry, MarkKind
 from gateway.text.json_lines import decode_line

@@ -18,7 +18,7 @@ from statistics import fmean
 import numpy as np
 
 from agent.memory.search.embedding import INSTALLED_MODEL, MODEL_SHA256, TOKENIZER, find_installed_model
-from agent.memory.search.embedding.local_embedder import LocalEmbedder
+from agent.memory.search.embedding_models import LocalEmbedder
 from gateway.logs import configure_logs
 from tests.benchmarks.harness import memory_mb
 from tests.benchmarks.recall import bot_chats, locomo, scale, times, twins

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.memory.search.embedding.guarded_embedder import Matrix, normalize_rows
+from agent.memory.search.embedding import Matrix, normalize_rows
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from tests.benchmarks.harness import memory_mb, percentile

@@ -13,13 +13,12 @@ import pytest
 
 from agent.base import transcript_lines as build
 from agent.base.scopes import scope_folder
-from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.jobs.memory_jobs import MemoryJobs
-from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.jobs.chat_edits import MemoryJobs
+from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.prompt_snapshot import digest_of
 from agent.memory.search.scope_recall import ScopeRecall
+from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.stored_sessions import StoredSessions
 from gateway.errors import LeaseLost

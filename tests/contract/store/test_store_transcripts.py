@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agent.base import transcript_lines as build
-from agent.memory.prompt.conversation_cache import window_state
+from agent.memory.prompt.conversation import window_state
 from agent.memory.prompt.prompt_snapshot import digest_of
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from agent.memory.editing.staged_changes import StagedChange
+from agent.memory.erasure import message_deletions
+from agent.memory.erasure.message_deletions import DELETION_JOBS
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.prompt.due_jobs import SUMMARISE, prompt_of
 from agent.memory.storage.erasure_notes import owed_scopes
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.update.memory_updates import UPDATE_JOBS
-from agent.memory.versioning import message_deletions
-from agent.memory.versioning.message_deletions import DELETION_JOBS
+from agent.memory.update.conversation_updates import UPDATE_JOBS
 from gateway.events import InboundKind, PlatformAccount
 from gateway.ports.journal import Job
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk

@@ -19,7 +19,7 @@ from agent.base.transcript_lines import utc_now
 from agent.llm.scripted_model import ScriptEntry
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.editing.text_operations import AddLines
-from agent.memory.erasure import purge_jobs
+from agent.memory.erasure import erase_service
 from gateway.ports.memory import FORGET, PURGE, HistoryEntry
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, wait_until_purged
@@ -55,8 +55,8 @@ async def until_at_rest(parlour: InProcessGateway) -> None:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let erasures ask for turns that have ended often, and not for ten seconds at a time."""
-    monkeypatch.setattr(purge_jobs, "_MAX_POLLS", 2)
-    monkeypatch.setattr(purge_jobs, "_RETRY_DELAY", timedelta(seconds=1))
+    monkeypatch.setattr(erase_service, "_MAX_POLLS", 2)
+    monkeypatch.setattr(erase_service, "_RETRY_DELAY", timedelta(seconds=1))
 
 
 async def yes_to(parlour: InProcessGateway, command: str) -> None:

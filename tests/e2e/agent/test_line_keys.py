@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 
 from agent.llm.scripted_model import ScriptEntry
-from agent.memory.documents.scope_documents import line_fingerprint
-from agent.memory.editing.document_edits import LONGEST_KEYS
+from agent.memory.editing.text_operations import LONGEST_KEYS
+from agent.memory.storage.scope_documents import line_fingerprint
 from gateway.ports.memory import MarkKind
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.e2e.agent.test_forget import everything

@@ -8,7 +8,7 @@ from zipfile import ZipFile
 
 from agent.base.disk import Disk
 from agent.memory.history.history_files import printed_files
-from agent.memory.privacy.export_archive import members, write_archives
+from agent.memory.privacy import members, write_archives
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.documents import stored_text
 from tests.fakes.home_files import unknown_files

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from agent.base.scopes import quote
-from agent.memory.documents.scope_documents import change_diff
+from agent.memory.storage.scope_documents import change_diff
 from tests.fakes.documents import stored_changes, stored_documents, stored_text
 from tests.fakes.histories import stored_entries
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

@@ -19,7 +19,7 @@ import pytest
 from dulwich.repo import Repo
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.memory.erasure.purge_jobs import SCRUB, scrub_job
+from agent.memory.erasure.scope_files import SCRUB, scrub_job
 from gateway.events import SessionKey
 from gateway.ports.journal import Job
 from gateway.ports.memory import FileKind, HistoryEntry

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.erasure import purge_jobs
+from agent.memory.erasure import erase_service, scope_files
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app.composition import open_app, serve
 from gateway.app.context import ExtraChannel, ExtraPlugins
@@ -152,7 +152,7 @@ class ChildGateway:
             jobs = [each for kind in sorted(kinds) for each in await store.jobs.pending_of(kind)]
             soon = store.journal.now() + _SOON
             # The bytes are looked at when no scrub is left, however long it rests.
-            due = [each for each in jobs if each.due_at < soon or each.kind == purge_jobs.SCRUB]
+            due = [each for each in jobs if each.due_at < soon or each.kind == scope_files.SCRUB]
             found += [f"job {each.kind} of {each.scope}" for each in due]
             if await store.links.moves():
                 found.append("accounts that are moved")
@@ -166,7 +166,7 @@ class ChildGateway:
 
 async def _live(socket: str, name: str, seconds: str) -> int:
     configure_logs(level="warning", form="text", secrets=())
-    purge_jobs._REST_FACTOR = 1  # scrubs of several scopes rest for minutes on a busy machine
+    erase_service._REST_FACTOR = 1  # scrubs of several scopes rest for minutes on a busy machine
     code = 0
     try:
         await ChildGateway(timedelta(seconds=float(seconds))).live(socket, name)

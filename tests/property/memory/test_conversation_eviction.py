@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from agent.base import transcript_lines as build
 from agent.memory.prompt.compaction import PromptLimit
-from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord

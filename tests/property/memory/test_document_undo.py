@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.documents.scope_documents import change_document
+from agent.memory.editing.memory_versions import MemoryService, UndoResult
 from agent.memory.editing.three_way_merge import revert_change, three_way
-from agent.memory.versioning.memory_service import MemoryService, UndoResult
+from agent.memory.storage.scope_documents import change_document
 from tests.fakes.documents import open_documents
 from tests.fakes.histories import open_history
 

@@ -7,9 +7,16 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.editing.document_edits import DocumentEdit, read_edit
 from agent.memory.editing.edit_simulation import EditOutcome, EditSimulation
-from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
+from agent.memory.editing.text_operations import (
+    AddLines,
+    DocumentEdit,
+    Operation,
+    RemoveLines,
+    ReplaceLines,
+    apply,
+    read_edit,
+)
 from agent.memory.editing.three_way_merge import revert_change, three_way
 
 WORDS = st.lists(

@@ -18,11 +18,9 @@ from hypothesis import strategies as st
 
 from agent.llm.model_calls import UnusableAnswer
 from agent.memory import MemoryStore, Session
-from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
-from agent.memory.editing.entry_matching import is_same, replaces
-from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
-from agent.memory.editing.text_operations import NOTHING_YET, changed_texts, edits_of_text
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, is_same, parse, render, replaces
+from agent.memory.editing.text_operations import NOTHING_YET, DocumentEdit, changed_texts, edits_of_text
 from agent.memory.editing.three_way_merge import ThreeWayResult, merge_both, revert_change, three_way
 from agent.memory.update.consolidator import ConsolidationAnswer, parse_answer
 

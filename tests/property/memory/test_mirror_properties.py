@@ -18,7 +18,7 @@ from agent.base import transcript_lines as build
 from agent.base.disk import Disk
 from agent.base.scopes import scope_folder, transcript_path
 from agent.base.transcript_lines import decode, decode_lines
-from agent.memory.prompt.conversation_cache import window_state
+from agent.memory.prompt.conversation import window_state
 from agent.memory.prompt.prompt_window import PromptWindow, fold, move_start
 from agent.memory.storage.session_file_writer import FileWritePolicy, SessionFileWriter
 from agent.memory.storage.transcript_files import transcript_of_archive

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from agent.base import transcript_lines as build
 from agent.llm.request_messages import outgoing
-from agent.memory.prompt.prompt_window import PromptWindow, fold, kept_lines, last_messages, render
-from agent.memory.prompt.trim_lines import apply_trims
+from agent.memory.prompt.prompt_window import PromptWindow, apply_trims, fold, kept_lines, last_messages, render
 from agent.memory.prompt.turn_messages import call_id, turn_messages
 from gateway.errors import ModelAbility
 from gateway.ports.journal import Line

@@ -8,8 +8,7 @@ from pathlib import Path
 from agent.base.transcript_lines import kind_of
 from agent.llm.chat_model import ChatRequest, estimate
 from agent.llm.request_messages import outgoing, without_pictures
-from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.prompt_snapshot import BACKGROUND_TOKENS, CHARS_PER_TOKEN, PICTURES, MemoryView, opening
 from gateway.ports.journal import Line, SessionRow
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange

@@ -17,9 +17,9 @@ from agent.importers import SYSTEMS
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_data import ImportLedgers, ImportReportItem
 from agent.importers.importer import MemoryImporter
-from agent.memory.documents.scope_documents import ScopeDocuments
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import read_transcript, transcript_of_archive
 from gateway.events import SessionKey

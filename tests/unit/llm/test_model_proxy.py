@@ -12,7 +12,7 @@ from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel, close_litellm
 from agent.llm.openai_model import OpenAIModel
 from agent.llm.provider_model import ProviderModel
-from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
+from agent.memory.search.embedding_models import LitellmEmbedder
 from gateway.errors import ModelFailed, ModelUnreachable
 from gateway.events import PlatformAccount
 from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, request

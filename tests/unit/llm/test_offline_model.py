@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig
-from agent.memory.search.search_hits import SearchHit, SearchHits
+from agent.memory.search.search_unit import SearchHit, SearchHits
 from agent.tools.memory_tools import facts_in, format_hits, format_lines
 from agent.tools.offline_model import open_model
 from agent.tools.toolbox import Toolbox

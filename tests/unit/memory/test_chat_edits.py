@@ -12,11 +12,10 @@ import pytest
 
 from agent.base.disk import Disk
 from agent.base.transcript_lines import utc_now
-from agent.memory.documents.scope_documents import UNARCHIVED, ScopeDocuments
-from agent.memory.editing.document_edits import DocumentEdit
-from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
+from agent.memory.editing.text_operations import AddLines, DocumentEdit, RemoveLines, ReplaceLines
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatMemoryEditor, LineChange
 from agent.memory.prompt.due_jobs import EDIT
+from agent.memory.storage.scope_documents import UNARCHIVED, ScopeDocuments
 from gateway.errors import ToolFailed
 from gateway.ports.journal import Job
 from gateway.store.database import Database

@@ -13,8 +13,7 @@ from hypothesis import strategies as some
 from agent.base import transcript_lines as build
 from agent.base.transcript_lines import estimate_messages
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, overdue
-from agent.memory.prompt.prompt_window import PromptWindow, fold, render
-from agent.memory.prompt.trim_lines import apply_trim, apply_trims
+from agent.memory.prompt.prompt_window import PromptWindow, apply_trim, apply_trims, fold, render
 from agent.memory.prompt.turn_messages import turn_messages
 from gateway.ports.journal import Line
 from tests.fakes.memory import START, exchange

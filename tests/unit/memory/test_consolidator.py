@@ -11,12 +11,12 @@ import pytest
 
 from agent.base.disk import Disk
 from agent.base.scopes import scope_folder
+from agent.memory.erasure.message_deletions import DELETION_JOBS
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.privacy.export_jobs import EXPORT_JOBS
+from agent.memory.privacy import EXPORT_JOBS
 from agent.memory.prompt.due_jobs import APPLY, CONSOLIDATE, PROMPT, SUMMARISE, consolidation_job
 from agent.memory.storage.messages import MessageRange
-from agent.memory.update.memory_updates import APPLY_JOBS, UPDATE_JOBS
-from agent.memory.versioning.message_deletions import DELETION_JOBS
+from agent.memory.update.conversation_updates import APPLY_JOBS, UPDATE_JOBS
 from gateway.app.job_kinds import JOB_KINDS
 from gateway.ports.journal import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin

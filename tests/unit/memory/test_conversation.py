@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.base import transcript_lines as build
-from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import SessionKey

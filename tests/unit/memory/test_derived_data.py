@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.versioning.message_deletions import DeletionTrace, DerivedDataFinder
+from agent.memory.erasure.message_deletions import DeletionTrace, DerivedDataFinder
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.histories import open_history
 

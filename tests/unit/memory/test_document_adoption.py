@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.memory.adoption import adopt_documents
-from agent.memory.documents.document_commits import RepositoryCommit, append_commits, open_repo
-from agent.memory.documents.scope_documents import BY_HAND
+from agent.memory.editing.document_commits import RepositoryCommit, append_commits, open_repo
 from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.storage.scope_documents import BY_HAND
 from gateway.ports.memory import document_file
 from gateway.store.documents import SqlDocuments
 from tests.fakes.memory import SCOPE, START, FakeRecords

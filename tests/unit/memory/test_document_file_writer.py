@@ -19,9 +19,9 @@ from dulwich.repo import Repo
 
 from agent.base import disk as disk_module
 from agent.base.disk import Disk
-from agent.memory.documents.document_commits import RepositoryCommit, append_commits, open_repo
-from agent.memory.documents.scope_documents import BY_HAND
+from agent.memory.editing.document_commits import RepositoryCommit, append_commits, open_repo
 from agent.memory.editing.document_file_writer import LONGEST_EDIT, DocumentFileWriter
+from agent.memory.storage.scope_documents import BY_HAND
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import DocumentChange, DocumentState, document_file
 from gateway.store.documents import SqlDocuments

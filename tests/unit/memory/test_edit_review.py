@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.edit_simulation import EditSimulation, with_evidence
 from agent.memory.editing.staged_changes import ReviewReason
-from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines
+from agent.memory.editing.text_operations import AddLines, DocumentEdit, Operation, RemoveLines, ReplaceLines
 from agent.memory.storage.messages import own_words
 
 ALLERGY = ReplaceLines("- Allergic to penicillin", "- Not allergic to penicillin")

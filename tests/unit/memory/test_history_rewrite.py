@@ -6,7 +6,7 @@ import tracemalloc
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from agent.memory.documents.scope_documents import rewrite_history
+from agent.memory.storage.scope_documents import rewrite_history
 from gateway.ports.memory import DocumentChange, DocumentState
 from tests.fakes.store import open_inline_store
 

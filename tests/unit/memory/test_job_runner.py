@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from agent.base.locks import WorkerSlots
-from agent.memory.jobs.job_kinds import JobKind, JobPace
-from agent.memory.jobs.job_runner import JobRunner, RetryJobLater
+from agent.memory.jobs.job_runner import JobKind, JobPace, JobRunner, RetryJobLater
 from gateway.errors import ObjectsUnavailable, StoreUnavailable
 from gateway.ports.journal import Job
 from tests.fakes.clock import VirtualClock

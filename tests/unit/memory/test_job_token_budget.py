@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from agent.memory.jobs.job_kinds import JobKind, JobPace
-from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.jobs.job_runner import JobKind, JobPace, JobRunner
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.ports.journal import Job
 from gateway.store.usage import SqlUsage

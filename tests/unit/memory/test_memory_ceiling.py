@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from agent.memory import MemoryStore, Session
-from agent.memory.documents.scope_documents import line_fingerprint
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.folder_store import FileDocumentStore, FolderHistory
-from agent.memory.search.search_hits import SearchHit
+from agent.memory.search.search_unit import SearchHit
+from agent.memory.storage.scope_documents import line_fingerprint
 from agent.tools.tool import ScopedRecall
 from agent.turns.turn_memory import TurnMemoryTools
 from tests.fakes.consolidation_scene import LooseDisk

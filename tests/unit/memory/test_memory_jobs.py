@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agent.memory.history.folder_store import FileDocumentStore
+from agent.memory.jobs.chat_edits import REMEMBER_JOBS, MemoryJobs, append_bullet, as_bullet
 from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.jobs.memory_jobs import REMEMBER_JOBS, MemoryJobs, append_bullet, as_bullet
 from gateway.ports.journal import SessionRow
 from gateway.ports.memory import HistoryUpdate, ScopeDocument
 from tests.fakes.clock import VirtualClock

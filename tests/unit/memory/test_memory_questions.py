@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines
 from agent.memory.editing.staged_changes import (
     LONGEST_CHANGE,
     StagedChange,
@@ -15,7 +14,14 @@ from agent.memory.editing.staged_changes import (
     proposals_of,
     read_staged,
 )
-from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines
+from agent.memory.editing.text_operations import (
+    AddLines,
+    DocumentEdit,
+    Operation,
+    RemoveLines,
+    ReplaceLines,
+    keys_of_lines,
+)
 from agent.memory.jobs.approval_questions import question
 from gateway.text.redaction import SecretRedactor
 from gateway.text.splitter import split

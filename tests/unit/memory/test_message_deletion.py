@@ -14,8 +14,8 @@ from agent.base import transcript_lines as build
 from agent.base.disk import Disk
 from agent.base.scopes import transcript_path
 from agent.base.transcript_lines import FORGOTTEN
+from agent.memory.erasure.message_deletions import remove_unreferenced
 from agent.memory.storage.session_file_writer import SessionFileWriter
-from agent.memory.versioning.message_deletions import remove_unreferenced
 from gateway.events import SessionKey
 from gateway.ports.journal import Line, TurnRecord
 from gateway.ports.memory import UNINDEX, FileKind

@@ -14,11 +14,10 @@ from typing import Any
 
 from agent.base import transcript_lines as build
 from agent.base.transcript_lines import estimate_message, estimate_messages
-from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.due_jobs import CONSOLIDATE, due_jobs, prompt_of
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
-from agent.memory.prompt.trim_lines import apply_trims
+from agent.memory.prompt.prompt_window import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
 from gateway.ports.journal import Line, MessageOutcome, SessionRow, TurnRecord
 from gateway.text.json_lines import decode_lines

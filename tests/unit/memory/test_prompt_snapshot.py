@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.prompt_snapshot import (
     MemoryView,
     ScopeMemory,
@@ -16,6 +14,7 @@ from agent.memory.prompt.prompt_snapshot import (
     opening,
     system_prompt,
 )
+from agent.memory.storage.scope_documents import ScopeDocuments
 from gateway.ports.journal import Line, SessionRow
 from gateway.ports.memory import ScopeDocument, ScopeHead
 from tests.fakes.documents import FakeDocuments, open_documents

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from agent.memory.documents.scope_documents import TRACKED
 from agent.memory.editing.staged_changes import EXPIRES_AFTER, StagedChange, StagedErasure
 from agent.memory.editing.text_operations import (
     AddLines,
@@ -25,6 +24,7 @@ from agent.memory.editing.text_operations import (
 )
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.history.folder_store import document_path
+from agent.memory.storage.scope_documents import TRACKED
 from gateway.events import PlatformAccount
 from gateway.ports.access import ScopeMove
 from gateway.ports.memory import MemoryProposal

@@ -13,7 +13,7 @@ import pytest
 from agent.base import transcript_lines as build
 from agent.base.scopes import transcript_path
 from agent.memory.adoption import adopt_transcripts
-from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.prompt.conversation import ConversationCache
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import archive_path, segment_path
 from gateway.events import SessionKey

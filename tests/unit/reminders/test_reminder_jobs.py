@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.jobs.job_kinds import JobKind
-from agent.memory.jobs.job_runner import LONGEST_SLEEP, Handler, JobRunner
+from agent.memory.jobs.job_runner import LONGEST_SLEEP, Handler, JobKind, JobRunner
 from agent.reminders.recurrence import parse_slot, to_utc
 from agent.reminders.reminder import DO, SAY, Reminder, job_prefix, reminders_in
 from agent.reminders.reminder_jobs import FAILED, REMINDER_JOBS, ReminderJobs, settle_job

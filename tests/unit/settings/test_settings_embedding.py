@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
-from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
+from agent.memory.search.embedding import GuardedEmbedder
+from agent.memory.search.embedding_models import LitellmEmbedder
 from gateway.app.recall import _embedder
 from gateway.settings import load_settings
 from tests.fakes.llm_context import FakeUsageRecorder

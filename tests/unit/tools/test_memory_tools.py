@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from agent.llm.chat_model import ToolCall
-from agent.memory.search.search_hits import MissingTime, SearchHit, SearchHits
+from agent.memory.search.search_unit import MissingTime, SearchHit, SearchHits
 from agent.tools.memory_tools import NOTHING, REMEMBERED, append_missing, facts_in
 from agent.tools.toolbox import ToolOutcome
 from tests.fakes.llm_context import FakeSearchIndex, context, memory_tools

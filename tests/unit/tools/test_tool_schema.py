@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from agent.memory.search.search_hits import SearchHit, SearchOptions
+from agent.memory.search.search_unit import SearchHit, SearchOptions
 from agent.tools.tool import AskRule, JsonArguments, ResultContent, Tool, ToolContext, ToolKind, tool
 from tests.fakes.llm_context import FakeSearchIndex, recall
 

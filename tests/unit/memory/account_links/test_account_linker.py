@@ -11,9 +11,9 @@ import pytest
 from agent.base.disk import Disk
 from agent.base.scopes import transcript_path
 from agent.memory.account_links.account_linker import AccountLinker
-from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.jobs.scope_lock import ScopeLock
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import ScopeMove

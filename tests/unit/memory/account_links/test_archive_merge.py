@@ -7,12 +7,12 @@ from pathlib import Path
 
 from agent.base.disk import Disk
 from agent.memory.account_links.account_linker import AccountLinker
-from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.documents.scope_documents import ScopeDocuments, line_fingerprint
 from agent.memory.editing.document_file_writer import DocumentFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import add_keys
+from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.storage.scope_documents import ScopeDocuments, line_fingerprint
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import ScopeMove

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.editing.entry_matching import is_inflection, replaces
-from agent.memory.editing.memory_entries import EntryKind, MemoryEntry
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, is_inflection, replaces
 
 
 def item(text: str, *headings: str) -> MemoryEntry:

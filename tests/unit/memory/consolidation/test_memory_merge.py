@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.edit_simulation import EditSimulation, outcome
-from agent.memory.editing.text_operations import AddLines, Operation, ReplaceLines, edits_of_text
+from agent.memory.editing.text_operations import AddLines, DocumentEdit, Operation, ReplaceLines, edits_of_text
 
 MEMORY = """# Preferences
 

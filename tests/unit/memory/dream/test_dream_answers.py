@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.llm.chat_model import ChatReply, TokenUsage, ToolCall
-from agent.memory.editing.entry_matching import match_entries, statements
-from agent.memory.editing.memory_entries import parse
-from agent.memory.update.dream_applier import DOCUMENTS
+from agent.memory.editing.memory_entries import match_entries, parse, statements
+from agent.memory.update.dreamer import DOCUMENTS
 from gateway.errors import EmptyModelReply, ModelRateLimited, ModelTimeout
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
 

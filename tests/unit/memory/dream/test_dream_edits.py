@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 
 from agent.llm.chat_model import ToolCall
 from agent.llm.model_calls import UnusableAnswer
-from agent.memory.editing.document_edits import LONGEST, MOST, DocumentEdit, ParsedEdits, read_edit, read_edits
-from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
+from agent.memory.editing.text_operations import (
+    LONGEST,
+    MOST,
+    AddLines,
+    DocumentEdit,
+    ParsedEdits,
+    RemoveLines,
+    ReplaceLines,
+    read_edit,
+    read_edits,
+)
 
 TEA = {"document": "USER.md", "op": "add", "text": "- likes tea", "under": "Drinks", "after": "- likes milk"}
 

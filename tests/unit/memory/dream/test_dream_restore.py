@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from agent.memory.documents.scope_documents import TRACKED, ScopeDocuments, rewrite_history
-from agent.memory.update.dream_applier import DreamService, RestoreConflict, RestoreDone
-from agent.memory.versioning.memory_service import MemoryService, UndoResult
+from agent.memory.editing.memory_versions import MemoryService, UndoResult
+from agent.memory.storage.scope_documents import TRACKED, ScopeDocuments, rewrite_history
+from agent.memory.update.dreamer import DreamService, RestoreConflict, RestoreDone
 from gateway.ports.memory import ScopeDocument
 from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
 from tests.fakes.histories import open_history

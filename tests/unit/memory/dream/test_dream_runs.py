@@ -13,8 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.base.transcript_lines import estimate_messages
-from agent.memory.documents.scope_documents import line_fingerprint
-from agent.memory.privacy.export_jobs import DataKind, kind_of
+from agent.memory.storage.scope_documents import line_fingerprint
 from agent.memory.update.dream_phases import TOKENS_IN
 from agent.memory.update.dreamer import DreamSchedule
 from gateway.errors import ModelRefused, ModelUnreachable
@@ -22,6 +21,7 @@ from gateway.events import PlatformAccount
 from gateway.ports.memory import DocumentChange, MarkKind, TextChange
 from tests.fakes.documents import run
 from tests.fakes.dream_scene import ROOM, DreamScene, Said, add, edits, remove, swap
+from tests.fakes.home_files import DataKind, data_kind_of
 from tests.fakes.memory import killed_runs
 
 KNOWN = "# Work\n\n- uses MySQL\n- has a dog\n"
@@ -255,7 +255,7 @@ async def test_a_line_that_somebody_changed_meanwhile_stays_theirs(tmp_path: Pat
     [copy] = (tmp_path / here.scope / "memory").glob("*.conflict-*.md")
     assert copy.name.startswith(f"{name.removesuffix('.md')}.conflict-")
     assert "PostgreSQL" in copy.read_text()
-    assert kind_of(copy.relative_to(tmp_path).as_posix()) is DataKind.MEMORY
+    assert data_kind_of(copy.relative_to(tmp_path).as_posix()) is DataKind.MEMORY
 
 
 async def test_no_copy_is_written_where_gateways_share_the_store(tmp_path: Path) -> None:

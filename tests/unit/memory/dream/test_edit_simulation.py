@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditOutcome, EditSimulation, outcome
-from agent.memory.editing.entry_matching import match_entries, statements
-from agent.memory.editing.memory_entries import parse
-from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
+from agent.memory.editing.memory_entries import match_entries, parse, statements
+from agent.memory.editing.text_operations import AddLines, DocumentEdit, Operation, RemoveLines, ReplaceLines, apply
 
 NAME = "MEMORY.md"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from dulwich.repo import Repo
 
-from agent.memory.documents.document_commits import DocumentCommits
+from agent.memory.editing.document_commits import DocumentCommits
 from gateway.ports.memory import DocumentChange, DocumentState
 from tests.fakes.canaries import CANARIES, where
 

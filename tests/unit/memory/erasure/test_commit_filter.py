@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.erasure.commit_filter import CommitFilter
+from agent.memory.erasure.word_eraser import CommitFilter
 from agent.reminders.reminder import REMIND
 from gateway.app.job_kinds import JOB_KINDS
 from gateway.events import Attachment, OutboundMessage

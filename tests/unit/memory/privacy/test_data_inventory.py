@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.privacy.export_jobs import DataKind, kind_of
-from tests.fakes.home_files import unknown_files
+from tests.fakes.home_files import DataKind, data_kind_of, unknown_files
 
 DIGEST = "a" * 64
 
@@ -40,7 +39,7 @@ DIGEST = "a" * 64
 )
 def test_each_file_has_its_kind(path: str, kind: DataKind) -> None:
     """The layout of docs/memory.md and docs/formats.md, one of each."""
-    assert kind_of(path) is kind
+    assert data_kind_of(path) is kind
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ def test_each_file_has_its_kind(path: str, kind: DataKind) -> None:
 )
 def test_what_nobody_named_is_unknown(tmp_path: Path, path: str) -> None:
     """A new kind of file is one more promise to a person: it is named here, or it is not written."""
-    assert kind_of(path) is None
+    assert data_kind_of(path) is None
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text("x")
     assert unknown_files(tmp_path) == [path]

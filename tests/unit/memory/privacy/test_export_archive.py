@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from agent.base.disk import Disk
-from agent.memory.privacy.export_archive import ArchiveMember, PackedArchives, members, write_archives
+from agent.memory.privacy import ArchiveMember, PackedArchives, members, write_archives
 
 SCOPE = "people/pocket%3aann"
 

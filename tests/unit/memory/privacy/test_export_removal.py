@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.base import transcript_lines as build
 from agent.memory.jobs.job_runner import RetryJobLater
-from agent.memory.privacy.export_jobs import ExportJobs
+from agent.memory.privacy import ExportJobs
 from gateway.events import Attachment, OutboundMessage, SessionKey
 from gateway.ports.journal import Job, PendingDelivery
 from gateway.ports.memory import FileKind

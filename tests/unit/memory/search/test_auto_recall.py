@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.memory.search.search_hits import SearchHit
+from agent.memory.search.search_unit import SearchHit
 from agent.turns.prompt_assembly import bears_on
 
 HIT = SearchHit(source="sessions/x", line=1, text="I never eat fish", role="user")

@@ -19,8 +19,7 @@ from agent.memory.search.embedding import (
     build_installed_embedder,
     find_installed_model,
 )
-from agent.memory.search.embedding.litellm_embedder import _rows
-from agent.memory.search.embedding.local_embedder import LocalEmbedder
+from agent.memory.search.embedding_models import LocalEmbedder, _rows
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.search_unit import SearchUnit
 from gateway.errors import InvalidModelReply, ModelFailed, ModelTimeout, SettingsError
@@ -239,7 +238,7 @@ async def test_passages_take_their_share_of_the_time() -> None:
 
 _LOAD = """
 from pathlib import Path
-from agent.memory.search.embedding.local_embedder import LocalEmbedder
+from agent.memory.search.embedding_models import LocalEmbedder
 from gateway.errors import SettingsError
 try:
     LocalEmbedder(Path("nowhere")).embed_now(["a"])

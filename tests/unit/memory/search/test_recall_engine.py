@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.search import index_writer as index_schema
 from agent.memory.search.embedding import Matrix
+from agent.memory.search.index_file import connect, set_meta
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, SeedProfile
 from agent.memory.search.search_unit import SearchUnit, UnitSource
@@ -96,8 +96,8 @@ async def test_an_index_mends_itself(tmp_path: Path, damage: str) -> None:
     elif damage == "garbage":
         scope.path.write_bytes(b"no database" * 1000)
     elif damage == "older":
-        database = index_schema.connect(scope.path)
-        index_schema.set_meta(database, "version", "0")
+        database = connect(scope.path)
+        set_meta(database, "version", "0")
         database.close()
     async with running() as engine:
         answer = await engine.search([scope], "violin number 7")
@@ -131,7 +131,7 @@ async def test_a_build_that_was_killed_begins_anew(tmp_path: Path) -> None:
     (tmp_path / "index.db.new").write_bytes(b"half a file")
     async with running() as engine:
         await engine.sync(scope)
-    database = index_schema.connect(scope.path)  # as if killed after the first slices: units, and no mark
+    database = connect(scope.path)  # as if killed after the first slices: units, and no mark
     database.execute("UPDATE source SET mark = ''")
     database.close()
     async with running() as engine:
@@ -183,8 +183,8 @@ async def test_another_model_embeds_anew_while_words_go_on(tmp_path: Path) -> No
         assert second.asked == ["violin"]
         await settle(engine, scope)
         assert set(second.asked[1:]) == {"Ann: the violin", "Ann: the boat"}
-    database = index_schema.connect(scope.path)
-    index_schema.set_meta(database, "version", "0")
+    database = connect(scope.path)
+    set_meta(database, "version", "0")
     database.close()
     third = LetterEmbedder("second")
     async with running(embedder=third) as engine:

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.memory.search import index_writer as index_schema
-from agent.memory.search.index_writer import IndexUnusable
+from agent.memory.search.index_file import IndexUnusable, set_meta
 from agent.memory.search.query import parse_query
 from agent.memory.search.scope_index import ScopeIndex
 from agent.memory.search.search_unit import SearchUnit, UnitSource
@@ -247,7 +246,7 @@ def test_what_is_no_index_is_said_to_be_none(tmp_path: Path, damage: str) -> Non
     index = ScopeIndex(path, is_new=True)
     index.put(TALK, units([f"{word} and the violin" for word in WORDS] * 40))
     if damage == "older":
-        index_schema.set_meta(index._writer, "version", "0.1")
+        set_meta(index._writer, "version", "0.1")
     index.close()
     raw = path.read_bytes()
     if damage == "garbage":

@@ -18,7 +18,7 @@ from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import forgotten_line
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import INDEX, RecallOptions, ScopeRecall
-from agent.memory.search.search_hits import SearchHit, SearchOptions
+from agent.memory.search.search_unit import SearchHit, SearchOptions
 from gateway.events import SessionKey
 from gateway.ports.journal import TurnRecord
 from tests.fakes.conditions import eventually

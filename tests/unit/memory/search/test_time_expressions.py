@@ -15,9 +15,8 @@ from agent.memory.search import text_query
 from agent.memory.search.query import parse_query
 from agent.memory.search.result_selection import find_missing_times, rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
-from agent.memory.search.search_hits import MissingTime
-from agent.memory.search.search_unit import SearchUnit, UnitSource
-from agent.memory.search.time_expressions import find_time_expressions
+from agent.memory.search.search_unit import MissingTime, SearchUnit, UnitSource
+from agent.memory.search.time_grammar import find_time_expressions
 from agent.memory.search.time_spans import TimeSpan
 
 NOW = datetime(2024, 6, 12, 15, tzinfo=ZoneInfo("Europe/Berlin"))  # a Wednesday

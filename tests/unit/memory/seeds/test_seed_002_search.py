@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.search.search_hits import MEMORY, SearchHits, SearchOptions
+from agent.memory.search.search_unit import MEMORY, SearchHits, SearchOptions
 from agent.tools.toolbox import Toolbox
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

@@ -10,8 +10,8 @@ import pytest
 
 from agent.base.transcript_lines import utc_now
 from agent.commands.command import CommandRouter
-from agent.memory.documents.scope_documents import change_diff
 from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.storage.scope_documents import change_diff
 from agent.memory.update.dreamer import DreamSchedule
 from gateway.app.context import ExtraPlugins
 from gateway.app.models import ModelServices

@@ -10,7 +10,11 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from agent.base.transcript_lines import FORGOTTEN, decode_lines, entry_id, parse_time, utc_now
-from agent.memory.documents.scope_documents import (
+from agent.memory.editing.memory_entries import extract_words
+from agent.memory.editing.three_way_merge import revert_change
+from agent.memory.history.history_files import keys_of_all_lines
+from agent.memory.storage.messages import messages_between
+from agent.memory.storage.scope_documents import (
     APPROVED,
     CONSOLIDATION,
     DREAM_CAUSE,
@@ -18,10 +22,6 @@ from agent.memory.documents.scope_documents import (
     change_diff,
     line_fingerprint,
 )
-from agent.memory.editing.entry_matching import extract_words
-from agent.memory.editing.three_way_merge import revert_change
-from agent.memory.history.history_files import keys_of_all_lines
-from agent.memory.storage.messages import messages_between
 from agent.memory.storage.stored_sessions import order_messages
 from gateway.events import SessionKey
 from gateway.ports.channel import DisplayedMessage

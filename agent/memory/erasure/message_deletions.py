@@ -28,17 +28,15 @@ from agent.base import transcript_lines as build
 from agent.base.disk import Disk
 from agent.base.one_line import one_line
 from agent.base.transcript_lines import FORGOTTEN, entry_id
-from agent.memory.documents.scope_documents import ScopeDocuments
-from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.editing.staged_changes import StagedChange
+from agent.memory.editing.memory_versions import remembering_turn
+from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore
 from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.history.history_files import blank_raw, sentences
-from agent.memory.jobs.job_kinds import JobKind, JobPace
-from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
 from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
+from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.update.notes import QUOTED
-from agent.memory.versioning.memory_service import remembering_turn
 from gateway.events import SessionKey, short_id
 from gateway.ports.journal import InboxRow, Job, MessageOutcome, SessionRow, TurnRecord
 from gateway.ports.memory import HISTORY_JSONL, RAW_JSONL, UNINDEX, DocumentChange, FileKind, HistoryEntry, StoredTurn

@@ -1,1 +1,0 @@
-"""Documents of a memory scope, changed by compare-and-set, and their versions."""

@@ -1,1 +1,0 @@
-"""Show people what data is stored about them, and export it."""
