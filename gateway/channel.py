@@ -23,6 +23,7 @@ from gateway.ports.channel import (
     ReplyPolicies,
     ReplyPolicy,
     SessionInfo,
+    TaskEntry,
     in_english,
 )
 
@@ -132,7 +133,7 @@ class ConversationStore(Protocol):
 
 
 class PersonPanels(Protocol):
-    """Reads the memory, the reminders and the models of the person whose direct chat *key* is."""
+    """Reads the memory, the reminders, the tasks and the models of the person whose direct chat *key* is."""
 
     async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
         """Return the remembered lines, at most `MOST_LINES`, pending writes included."""
@@ -145,6 +146,13 @@ class PersonPanels(Protocol):
 
     async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
         """Return the reminders, the next one first."""
+
+    @property
+    def has_tasks(self) -> bool:
+        """True if background tasks are switched on."""
+
+    async def tasks(self, key: SessionKey) -> Sequence[TaskEntry]:
+        """Return the background tasks, those that wait or run first."""
 
     def models(self, key: SessionKey) -> ModelOffer:
         """Return the models of the chat."""

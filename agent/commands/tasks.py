@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from agent.commands.command import CommandContext, CommandReply, command
 from agent.memory.jobs.approval_questions import short
-from agent.tasks.task import Task, TaskState, job_prefix
-from agent.tasks.task_jobs import stop_button
+from agent.tasks.task import Task, job_prefix
+from agent.tasks.task_jobs import state_words, stop_button
 from gateway.events import InboundKind
-from gateway.i18n.formats import format_moment
 
 _MOST_ENDED = 10  # that are listed
 _MOST_BUTTONS = 5
@@ -31,12 +30,7 @@ async def tasks(context: CommandContext) -> CommandReply:
 
 
 def _line(context: CommandContext, task: Task) -> str:
-    notes = [context.translate(f"tasks.is_{task.state}")]
-    if task.state is TaskState.RUNNING and task.started_at is not None:
-        minutes = int((context.now - task.started_at).total_seconds() // 60)
-        notes = [context.translate("tasks.is_running", minutes=minutes, steps=task.model_calls)]
-    if task.ended_at is not None:
-        notes.append(format_moment(task.ended_at, context.turn.zone, context.language))
+    notes = [state_words(task, context.now, context.turn.zone, context.language)]
     notes += [short(task.name)] if task.name and context.turn.is_shared else []
     return f"{short(task.goal)} ({', '.join(notes)}) `{task.id}`"
 

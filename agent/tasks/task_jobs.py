@@ -14,6 +14,7 @@ from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, RetryJobL
 from agent.tasks.task import TASK, TASK_END, TASK_LATE, Task, TaskState, tasks_in
 from gateway.events import ChatKind, MessageButton, Role, SessionKey
 from gateway.i18n import translate
+from gateway.i18n.formats import format_moment
 from gateway.ports.journal import AcceptOutcome, Job
 
 if TYPE_CHECKING:
@@ -78,6 +79,15 @@ class TaskEndJobs:
             choices=(stop_button(found[0], translate("tasks.stop", language)),),
         )
         log.info("task.late", task=job.payload["k"])
+
+
+def state_words(task: Task, now: datetime, zone: str, language: str) -> str:
+    """Return how far *task* is, or how and when it ended, for people."""
+    if task.state is TaskState.RUNNING and task.started_at is not None:
+        minutes = int((now - task.started_at).total_seconds() // 60)
+        return translate("tasks.is_running", language, minutes=minutes, steps=task.model_calls)
+    state = translate(f"tasks.is_{task.state}", language)
+    return state if task.ended_at is None else f"{state}, {format_moment(task.ended_at, zone, language)}"
 
 
 def stop_button(task: Task, label: str, row: int = 0) -> MessageButton:

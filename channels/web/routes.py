@@ -93,6 +93,7 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/memory", _for_visitor(_for_panel(list_remembered_lines), channel), methods=["GET"]),
         Route(f"{prefix}/memory/source", _for_visitor(show_line_source, channel), methods=["GET"]),
         Route(f"{prefix}/models", _for_visitor(_for_panel(list_models), channel), methods=["GET"]),
+        Route(f"{prefix}/tasks", _for_visitor(_for_panel(list_tasks), channel), methods=["GET"]),
         Route(f"{prefix}/reminders", _for_visitor(_for_panel(list_reminders), channel), methods=["GET"]),
         Route(f"{prefix}/search", _for_visitor(search_conversations, channel), methods=["GET"]),
         Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),
@@ -130,7 +131,7 @@ async def _page(channel: WebChannel, request: Request) -> Response:
     headers = {"Content-Security-Policy": _POLICY, "Vary": "Cookie, Accept-Language"}
     if channel.can_record:
         headers["Permissions-Policy"] = _RECORDING_POLICY
-    return _answer(request, page(language), headers)
+    return _answer(request, page(language, has_tasks=channel.panels is not None and channel.panels.has_tasks), headers)
 
 
 async def _asset(request: Request) -> Response:
@@ -306,10 +307,11 @@ def assets_version() -> str:
 
 
 @cache
-def page(language: str) -> PageAsset:
-    """Return the page with its words filled in."""
+def page(language: str, *, has_tasks: bool = False) -> PageAsset:
+    """Return the page with its words filled in; without tasks, their button is hidden."""
     text = (files("channels.web") / "page" / "index.html").read_text(encoding="utf-8")
     text = text.replace('="assets/', f'="assets/{assets_version()}/')
+    text = text.replace("{{tasks_off}}", "" if has_tasks else "hidden")
     words = {
         key.removeprefix("web."): translate(key, language) for key in load_catalogue(FALLBACK) if key.startswith("web.")
     }
@@ -478,6 +480,11 @@ async def list_reminders(panels: PersonPanels, key: SessionKey) -> JSONResponse:
         asdict(each) | {"key": str(each.key), "conversation": _id(each.key)} for each in await panels.reminders(key)
     ]
     return JSONResponse({"reminders": found}, headers=_FRESH)
+
+
+async def list_tasks(panels: PersonPanels, key: SessionKey) -> JSONResponse:
+    """Return the visitor's background tasks, those that wait or run first."""
+    return JSONResponse({"tasks": [asdict(each) for each in await panels.tasks(key)]}, headers=_FRESH)
 
 
 async def list_models(panels: PersonPanels, key: SessionKey) -> JSONResponse:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from agent.base.scopes import chat_scope
 from agent.commands.memory_lists import format_source
 from agent.reminders.reminder import reminders_in
+from agent.tasks.task import tasks_in
+from agent.tasks.task_jobs import state_words
 from agent.tools.offline_model import is_offline
 from agent.turns.chat_profiles import stored_guild
 from gateway.app.access import RoleResolver
@@ -20,7 +22,7 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, 
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports.access import AccessChange, actor_outside
-from gateway.ports.channel import MOST_LINES, LineSource, ModelOffer, ReminderEntry
+from gateway.ports.channel import MOST_LINES, LineSource, ModelOffer, ReminderEntry, TaskEntry
 from gateway.ports.journal import InboxRow
 from gateway.settings.channel_blocks import PAGE
 from gateway.web_console.console_routes import WebConsole
@@ -147,7 +149,7 @@ class PageVisitors:
 
 
 class GatewayPersonPanels:
-    """Implements `PersonPanels` with the services of `/memory`, `/reminders` and `/model`."""
+    """Implements `PersonPanels` with the services of `/memory`, `/reminders`, `/tasks` and `/model`."""
 
     def __init__(self, app: Runtime) -> None:
         self._app = app
@@ -197,6 +199,23 @@ class GatewayPersonPanels:
                 is_paused=bool(each.paused),
             )
             for each in sorted(found, key=lambda each: each.due)
+        ]
+
+    @property
+    def has_tasks(self) -> bool:
+        """True if background tasks are switched on."""
+        return self._app.settings.tools.tasks.enabled
+
+    async def tasks(self, key: SessionKey) -> Sequence[TaskEntry]:
+        """Return the background tasks, those that wait or run first."""
+        scope = self._scope(key)
+        found = tasks_in(await self._app.store.jobs.pending_in(scope))
+        language, zone, now = self._locales.language(key), self._locales.zone(scope), self._app.now()
+        return [
+            TaskEntry(
+                id=each.id, text=each.goal, state=state_words(each, now, zone, language), is_over=each.state.is_over
+            )
+            for each in found
         ]
 
     def models(self, key: SessionKey) -> ModelOffer:

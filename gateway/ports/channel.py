@@ -269,6 +269,16 @@ class ReminderEntry:
     is_paused: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskEntry:
+    """A background task that waits or runs, or ended in the last week."""
+
+    id: str
+    text: str  # what was asked for
+    state: str  # in words, in the language of the chat
+    is_over: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ModelOffer:
     """The model that answers in a chat, and those that `/model` offers there."""

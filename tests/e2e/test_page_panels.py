@@ -1,4 +1,4 @@
-"""The panels of memory and reminders in a real browser before the whole gateway."""
+"""The panels of memory, reminders and tasks in a real browser before the whole gateway."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from playwright.async_api import Browser, Locator, Page, expect
 
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import SAY, Reminder
+from agent.tasks.task import Task, TaskState
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, send_text, take_pictures
@@ -249,3 +250,49 @@ async def test_deleting_a_conversation_with_reminders_asks(chromium: Browser) ->
         left = [each.id for each in await up.app.store.jobs.pending_in(SCOPE) if each.kind == "remind"]
         assert len(left) == 1
         assert "rcccccccc" in left[0]
+
+
+async def test_tasks_are_shown_and_stopped(chromium: Browser) -> None:
+    """What was asked for as text, its state in words, and how one ended; stopped by its button, and told so."""
+    async with gateway(model=HeldScriptModel(), environment={"PARLOUR_TOOLS__TASKS__ENABLED": "true"}) as up:
+        now = datetime.now(UTC).replace(second=0, microsecond=0)
+        far = now + timedelta(days=400)  # no step of it is due
+        running = Task(
+            id="kaaaaaaaa",
+            key=SessionKey("web", "owner"),
+            by="owner",
+            person="web%3aowner",
+            goal="compare the <b>ferries</b> to Bergen",
+            set_at=now,
+            started_at=now,
+            state=TaskState.RUNNING,
+            model_calls=3,
+        )
+        done = replace(running, id="kbbbbbbbb", goal="find a hotel near the harbour").end(TaskState.DONE, now)
+        await up.app.store.jobs.put(replace(running.to_job(SCOPE), due_at=far))
+        await up.app.store.jobs.put(replace(done, is_delivered=True).to_job(SCOPE))
+        page = await open_chat(chromium, up.app.web.url)
+        panel, entry = page.locator("#tasks"), page.locator("#tasks li")
+        await button(page, "tasks").click()
+        await expect(entry).to_have_count(2)
+        await expect(entry.first.locator("p").first).to_have_text("compare the <b>ferries</b> to Bergen")
+        await expect(entry.first).to_contain_text("3 steps")
+        await expect(entry.last).to_contain_text(translate("tasks.is_done"))
+        await expect(button(entry.last, "task_stop")).to_have_count(0)
+        await take_pictures(page, "page-tasks")
+        await page.set_viewport_size({"width": 360, "height": 740})
+        assert await page.evaluate("document.documentElement.scrollWidth") == 360
+        await page.set_viewport_size({"width": 1000, "height": 740})
+        await button(entry.first, "task_stop").click()
+        await expect(button(panel, "task_stop")).to_have_count(0)
+        await expect(panel).to_contain_text(translate("tasks.is_stopped"))
+        await button(panel, "close").click()
+        await expect(page.locator(".line.notice").last).to_contain_text("is stopped")
+
+
+async def test_without_tasks_the_page_has_no_button_for_them(chromium: Browser) -> None:
+    """As it is unless the operator switches them on."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await expect(button(page, "reminders")).to_be_visible()
+        await expect(page.locator("#tasks-open")).to_be_hidden()

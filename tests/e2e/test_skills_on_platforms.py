@@ -10,7 +10,7 @@ from playwright.async_api import Browser
 
 from tests.e2e.browser import open_chat, take_pictures
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
-from tests.e2e.test_reminders_on_platforms import DiscordTalk, PageTalk, PlatformTalk, SlackTalk, TelegramTalk
+from tests.e2e.platform_talks import DiscordTalk, PageTalk, PlatformTalk, SlackTalk, TelegramTalk
 from tests.fakes.discord_server import open_discord
 from tests.fakes.held_model import HeldScriptModel, results
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

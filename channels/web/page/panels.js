@@ -1,4 +1,4 @@
-// The panels of what the bot keeps of a person: remembered lines with their source, and reminders.
+// The panels of what the bot keeps of a person: remembered lines with their source, reminders and tasks.
 // They are read from the server; every change is the command that a person could type, sent in the open conversation.
 
 import { isComposing } from "./help.js";
@@ -11,6 +11,7 @@ export class Panels {
     this.panels = [
       { name: "memory", field: "lines", empty: words.memory_empty, entry: (line) => this.remembered(line) },
       { name: "reminders", field: "reminders", empty: words.reminders_empty, entry: (each) => this.reminder(each) },
+      { name: "tasks", field: "tasks", empty: words.tasks_empty, entry: (each) => this.task(each) },
     ];
     for (const panel of this.panels) {
       panel.dialog = document.getElementById(panel.name);
@@ -93,6 +94,15 @@ export class Panels {
     ]);
     const details = element("p");
     details.textContent = [when, repeat, isPaused ? this.words.reminder_paused : ""].filter(Boolean).join(" · ");
+    item.querySelector("p").after(details);
+    return item;
+  }
+
+  task({ id, text, state, is_over: isOver }) {
+    const stop = this.button(this.words.task_stop, () => this.say(`/tasks stop ${id}`));
+    const item = this.item(text, isOver ? [] : [stop]);
+    const details = element("p");
+    details.textContent = state;
     item.querySelector("p").after(details);
     return item;
   }

@@ -200,7 +200,7 @@ async def break_down(context: ToolContext) -> str:
     raise ToolFailed("no")
 
 
-HIJACKED = {
+HIJACKED: dict[str, dict[str, Any]] = {
     "send_letter": {"to": "bob"},
     "run_it": {"what": "rm"},
     "pay": {"what": "all"},
@@ -283,7 +283,7 @@ async def test_tokens_money_and_time_are_bounded() -> None:
         assert "has used up its time or its budget" in (await ann.ended())[-1]
         assert len(ann.model.of_tasks) == 1
         ann.model.tokens = 10
-        ann.model.steps = [("memory_search", {"query": each}) for each in "ab"] + ["never asked"]
+        ann.model.steps = [*(("memory_search", {"query": each}) for each in "ab"), "never asked"]
         await ann.start()
         assert "budget" in (await ann.ended(2))[-1]
         assert len(ann.model.of_tasks) == 3
@@ -351,7 +351,7 @@ async def test_stop_by_button_and_by_number() -> None:
     """A stopped task says nothing more and asks no more; others may not stop it; a late press says so."""
     async with talk(policy=MEMBERS) as ann:
         ann.model.gate.clear()
-        group = {"group": True, "is_addressed": True}
+        group: dict[str, Any] = {"group": True, "is_addressed": True}
         await ann.start(sender="ann", chat="g", **group)
         await ann.model.asked.wait()
         (task,) = await ann.tasks()
