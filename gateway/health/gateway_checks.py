@@ -367,6 +367,19 @@ def _time(stamp: str) -> str:
     return f"{stamp[:19]}Z"
 
 
+def _read_api(app: Runtime) -> Status:
+    return {"api_keys": len(app.apis[0].keys.all())} if app.apis else {}
+
+
+def _judge_api(status: Status) -> Iterator[Finding]:
+    if "api_keys" not in status:
+        return
+    if not status["api_keys"]:
+        yield warn("the API is enabled, but has no key; `parlour web key --as NAME` makes one", "api")
+    else:
+        yield ok(f"the API has keys: {status['api_keys']}; `parlour web keys` lists them", "api")
+
+
 def _read_mcp(app: Runtime) -> Status:
     troubles = app.mcp.troubles()
     return {"mcp": plain(troubles)} if troubles else {}
@@ -410,6 +423,7 @@ CHECKS = (
         alert=lambda app, _: partial(find_dead_letters, store=app.store.alerts),
     ),
     HealthCheck("search", read=_read_search, judge=_judge_search),
+    HealthCheck("api", read=_read_api, judge=_judge_api),
     HealthCheck("mcp", read=_read_mcp, judge=_judge_mcp),
     HealthCheck(
         "models",
