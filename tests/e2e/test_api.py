@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,14 @@ import pytest
 from openai import AsyncOpenAI
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
-from channels.api.adapter import ApiChannel
+from channels.api.adapter import OPEN_OF_ONE_KEY, ApiChannel
+from channels.api.routes import LARGEST_BODY
 from gateway.events import SessionKey
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.conditions import eventually
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
+PAYLOADS = Path(__file__).parents[1] / "payloads" / "api"
 ON = {"PARLOUR_CHANNELS__API__ENABLED": "true"}
 HELLO: Any = {"role": "user", "content": "hello"}
 
@@ -81,10 +85,10 @@ class Api:
 
 
 @asynccontextmanager
-async def running(home: Path | None = None, model: EchoModel | None = None) -> AsyncIterator[Api]:
+async def running(home: Path | None = None, **settings: str) -> AsyncIterator[Api]:
     """Run a gateway with the API and a key of Ann."""
-    model = model or EchoModel()
-    async with gateway(home=home, model=model, environment=ON) as running:
+    model = EchoModel()
+    async with gateway(home=home, model=model, environment={**ON, **settings}) as running:
         secret, _ = await running.app.apis[0].create_key("ann")
         async with AsyncExitStack() as closing:
             yield Api(running, model, secret, closing)
@@ -321,3 +325,93 @@ async def test_commands_are_answered(api: Api) -> None:
     )
     assert answer.choices[0].message.content
     assert not api.model.asked
+
+
+async def test_a_title_is_no_part_of_a_conversation() -> None:
+    """It is answered, counts for the person's caps, and is stored nowhere."""
+    title = json.loads((PAYLOADS / "open_webui_title.json").read_text("utf-8"))
+    async with running(PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN="1") as api:
+        create = api.client().chat.completions.create
+        answer = await create(**title)
+        assert answer.choices[0].message.content == "1: </chat_history>"
+        assert answer.usage is not None
+        assert answer.usage.total_tokens == 107
+        rows = await api.gateway.app.store.records.sessions()
+        assert not [row for row in rows if row.key.channel == "api"]
+        with pytest.raises(openai.RateLimitError, match="cap"):
+            await create(**title)
+
+
+async def test_a_stream_that_breaks_off_loses_nothing(api: Api) -> None:
+    """The turn goes on, and the same request gets its answer."""
+    create = api.client().chat.completions.create
+    api.model.may_answer.clear()
+    stream = await create(model="parlour", messages=[HELLO], stream=True)
+    async for chunk in stream:
+        if chunk.choices[0].delta.content:
+            break
+    await stream.close()
+    await eventually(lambda: not api.channel.open_requests.busy(api.channel.keys.all()[0].digest))
+    api.model.may_answer.set()
+    again = await create(model="parlour", messages=[HELLO])
+    assert again.choices[0].message.content == "1: hello"
+    assert len(api.model.asked) == 1
+
+
+async def test_a_key_has_so_many_requests_at_once(api: Api) -> None:
+    """Another one is told to wait; requests that have ended make room."""
+    create = api.client().chat.completions.create
+    api.model.may_answer.clear()
+    (key,) = api.channel.keys.all()
+    asking = [
+        asyncio.create_task(create(model="parlour", messages=[HELLO], user=f"chat{n}")) for n in range(OPEN_OF_ONE_KEY)
+    ]
+    await eventually(lambda: api.channel.open_requests.busy(key.digest) == OPEN_OF_ONE_KEY)
+    with pytest.raises(openai.RateLimitError):
+        await create(model="parlour", messages=[HELLO], user="another")
+    api.model.may_answer.set()
+    await asyncio.gather(*asking)
+    await create(model="parlour", messages=[HELLO], user="another")
+
+
+async def test_what_no_program_sends(api: Api) -> None:
+    """A web page of another site, a body that is too large, and none at all."""
+    headers = {"Authorization": f"Bearer {api.key}"}
+    async with aiohttp.ClientSession(api.url, headers=headers) as http:
+        for method, path, more, status in (
+            ("POST", "/v1/chat/completions", {"headers": {"Origin": "https://evil.example"}, "json": {}}, 403),
+            ("OPTIONS", "/v1/chat/completions", {"headers": {"Origin": "https://evil.example"}}, 403),
+            ("POST", "/v1/chat/completions", {"data": BytesIO(b" " * (LARGEST_BODY + 1))}, 413),
+            ("POST", "/v1/chat/completions", {"data": b"{"}, 400),
+            ("POST", "/v1/messages", {"data": b"[" * 100_000}, 400),
+            ("GET", "/v1/messages/msg_x", {}, 404),
+            ("GET", "/v1/models", {"headers": {"Host": "parlour:8787"}}, 200),
+        ):
+            async with http.request(method, path, **more) as response:
+                assert (path, response.status) == (path, status)
+                assert "Access-Control-Allow-Origin" not in response.headers
+
+
+NODE = """
+const [base, key] = process.argv.slice(2);
+const body = { model: "parlour", stream: true, messages: [{ role: "user", content: "hello" }] };
+const headers = { Authorization: `Bearer ${key}`, "Content-Type": "application/json" };
+const response = await fetch(`${base}v1/chat/completions`, { method: "POST", headers, body: JSON.stringify(body) });
+let text = "";
+for await (const piece of response.body) text += Buffer.from(piece).toString();
+const events = text.split("\\n\\n").filter((each) => each.startsWith("data: ")).map((each) => each.slice(6));
+const chunks = events.slice(0, -1).map((each) => JSON.parse(each));
+console.log(JSON.stringify([chunks.map((each) => each.choices[0].delta.content ?? "").join(""), events.at(-1)]));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js")
+async def test_a_script_of_node(api: Api, tmp_path: Path) -> None:
+    """With its own fetch: the official client is not installed from here."""
+    script = tmp_path / "ask.mjs"
+    script.write_text(NODE, "utf-8")
+    process = await asyncio.create_subprocess_exec(
+        "node", str(script), api.url, api.key, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    printed, _ = await process.communicate()
+    assert json.loads(printed) == ["1: hello", "[DONE]"]
