@@ -229,7 +229,7 @@ _ENDS = '"\n'  # of the texts of a line, and of lines
 _NO_LETTERS = bytes(each for each in range(128) if not chr(each).isalnum() and chr(each) not in _ENDS)
 _LOWER = bytes(range(256)).lower()
 _NOT_LETTERS_IN_LINE = re.compile(r'(?:[^\w"\n]|_)+')
-_NOT_PLAIN = re.compile(rb"[\\&<]|\][(\[]")  # in a line: what may stand for letters or divide a word
+_NOT_PLAIN = (b"\\", b"&", b"<", b"](", b"][")  # in a line: these may stand for letters or divide a word
 _WIDE_QUOTE = "\uff02"  # simplified, it would end a text
 _ESCAPED_CONTROL = re.compile(r"(?<!\\)\\+[abfnrtv]")
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
@@ -314,11 +314,13 @@ class PhraseMatcher:
     def select_lines(self, raw: bytes) -> Iterator[tuple[bytes, bool]]:
         """Yield each line of *raw* and whether it may have the words; all plain lines are looked at at once."""
         lines = raw.split(b"\n")[:-1]
-        plain = b"\n".join(b"" if _NOT_PLAIN.search(each) else each for each in lines)
-        letters = _letters_of_lines(_JSON_KEY.sub(b"", plain)).split(b"\n")
+        plain = lines
+        if any(map(raw.__contains__, _NOT_PLAIN)):
+            plain = [b"" if any(map(each.__contains__, _NOT_PLAIN)) else each for each in lines]
+        letters = _letters_of_lines(_JSON_KEY.sub(b"", b"\n".join(plain))).split(b"\n")
         for line, own in zip(lines, letters, strict=True):
-            has_words = all(each in own for each in self._raw_letters)
-            yield line + b"\n", has_words if own else self.may_be_in_lines(line)
+            has_words = all(map(own.__contains__, self._raw_letters)) if own else self.may_be_in_lines(line)
+            yield line + b"\n", has_words
 
     def _has_letters(self, raw: bytes) -> bool:
         letters = _letters_of_lines(raw)
