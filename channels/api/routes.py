@@ -88,6 +88,13 @@ def _for_key(handler: _Handler, channel: ApiChannel) -> Callable[[Request], Awai
             return _refuse(error)
         except StoreUnavailable:
             return _refuse(unavailable("the store does not answer; try again later"))
+        except ClientDisconnect:
+            raise
+        except Exception:  # the channel boundary: a bug is told in the protocol's form
+            log.exception("api.request_failed", channel=channel.name, path=request.url.path)
+            return _refuse(
+                ApiError("this is a fault of the gateway; its log has more", status=500, code="internal_error")
+            )
 
     return answer
 
@@ -113,6 +120,12 @@ async def _key_of(channel: ApiChannel, request: Request) -> ApiKey:
         raise busy(line, seconds=int(delay) + 1)
     what = "this key is wrong or was revoked" if secret else "there is no key: send `Authorization: Bearer KEY`"
     raise ApiError(f"{what}; `parlour web key --as NAME` makes one", status=401, code="invalid_api_key")
+
+
+def _require_valid(channel: ApiChannel, key: ApiKey) -> None:
+    """Raise ApiError if *key* was revoked since."""
+    if not channel.keys.counts(key):
+        raise ApiError("this key was revoked", status=401, code="invalid_api_key")
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -310,6 +323,7 @@ async def _stream(exchange: _Exchange, accepted: AcceptedRequest) -> AsyncGenera
                 for piece in events.add(more) if more else ():
                     yield piece
                 answer = text or answer
+                _require_valid(channel, exchange.key)
         usage = await channel.usage(answer.turn, exchange.began) if exchange.asked.wants_usage else None
         ending = events.end(usage)
     except TimeoutError:

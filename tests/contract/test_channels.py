@@ -18,6 +18,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from channels.api import plugin as api_kind
+from channels.api.adapter import AnswerSubscription, ApiChannel
+from channels.api.parse import read_idempotency_key
 from channels.console import plugin as console_kind
 from channels.web import plugin as web_kind
 from channels.web.frame_channel import ConsoleChannel
@@ -40,6 +43,7 @@ from gateway.i18n import translate
 from gateway.ports.channel import ChatActivity, IntakeResult, IntakeVerdict
 from gateway.ports.journal import InboxRow
 from gateway.text.text_units import strip_control_characters
+from gateway.web.server import WebServer
 from tests.fakes.access_scene import FixedJudge
 from tests.fakes.channel_harness import ChannelHarness, ChatView, PlatformUser, RunningChannel
 from tests.fakes.conditions import eventually
@@ -210,6 +214,90 @@ class ConsoleHarness:
             running.cancel()
 
 
+class ApiView(AnswerSubscription):
+    """A request that waits for every answer of its conversation."""
+
+    def __init__(self, key: SessionKey, shown: ChatView) -> None:
+        super().__init__(key, "", "")
+        self._shown = shown
+
+    def show(self, frame: Mapping[str, Any]) -> None:
+        """Fold one frame in."""
+        if frame["kind"] == OutboundKind.PREVIEW:
+            self._shown.previews.append(frame["text"])
+        else:
+            self._shown.messages[frame["part"]] = frame["text"]
+        self._shown.news.set()
+
+
+class ApiUser:
+    """A program that posts messages, each with the idempotency key that it is said under."""
+
+    def __init__(self, http: aiohttp.ClientSession) -> None:
+        self.shown = ChatView()
+        self._http = http
+
+    async def say(self, text: str, ident: str) -> None:
+        """Post a message."""
+        body, headers = {"text": text, "chat": "work"}, {"Idempotency-Key": ident}
+        async with self._http.post("/v1/messages", json=body, headers=headers) as response:
+            answer = await response.json()
+        if response.status == 202:
+            self.shown.confirmed.append(ident)
+        else:
+            self.shown.lines.append(answer["error"]["message"])
+        self.shown.news.set()
+
+    async def press(self, label: str) -> None:
+        """Fail: there are no buttons."""
+        raise AssertionError(label)
+
+    async def garble(self) -> None:
+        """Post bodies of every wrong shape."""
+        for wrong in (b"", b"[]", b"{", b'{"text": 5}', b'{"text": ""}', b'{"text": "x", "more": 1}'):
+            async with self._http.post("/v1/messages", data=wrong) as response:
+                assert response.status == 400
+                assert (await response.json())["error"]["message"]
+
+
+class ApiHarness:
+    """The API behind the real server."""
+
+    kind: ChannelPlugin = api_kind
+
+    @asynccontextmanager
+    async def open(self, services: FakePageServices) -> AsyncIterator[RunningChannel]:
+        """Serve it, with a key of Ann."""
+        channel = api_kind.open(services.context("api"))
+        assert isinstance(channel, ApiChannel)
+        services.channel = channel
+        secret, _ = await channel.create_key("ann")
+        key = SessionKey("api", "ann/work")
+        server = WebServer("127.0.0.1", 0, api_kind.routes(channel))
+
+        async with asyncio.TaskGroup() as group:
+            running = [group.create_task(server.serve()), group.create_task(channel.run())]
+            await server.wait_started()
+            async with aiohttp.ClientSession(server.url, headers={"Authorization": f"Bearer {secret}"}) as http:
+
+                @asynccontextmanager
+                async def join() -> AsyncIterator[PlatformUser]:
+                    person = ApiUser(http)
+                    view = ApiView(key, person.shown)
+                    channel._subscriptions.setdefault(key, set()).add(view)
+                    try:
+                        yield person
+                    finally:
+                        channel._unsubscribe(view)
+
+                async def files(_: PlatformUser) -> list[tuple[str, bytes]]:
+                    raise AssertionError("the API sends no files")
+
+                yield RunningChannel(channel, key, join, files=files, has_windows=False, ident=read_idempotency_key)
+            for each in running:
+                each.cancel()
+
+
 @asynccontextmanager
 async def _reading(read: Callable[[], Any], person: FrameUser) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
@@ -222,7 +310,7 @@ async def _reading(read: Callable[[], Any], person: FrameUser) -> AsyncIterator[
 # A page or a terminal of ours knows who looks on, and can say a line beside a message; a platform has its own client.
 WINDOWS: list[ChannelHarness] = [WebHarness(), ConsoleHarness()]
 PLATFORMS: list[ChannelHarness] = [DiscordHarness(), SlackHarness(), TelegramHarness(), TernHarness()]
-HARNESSES = WINDOWS + PLATFORMS
+HARNESSES = [*WINDOWS, ApiHarness(), *PLATFORMS]
 
 
 def _name(harness: ChannelHarness) -> str:
@@ -384,6 +472,8 @@ async def test_a_file_stands_in_the_chat(
     platform: RunningChannel, person: PlatformUser, services: FakePageServices
 ) -> None:
     """A stored file and a text that is one arrive byte for byte, under their names, in order."""
+    if not platform.channel.capabilities.file_limit:
+        return  # delivery says so in a line
     data = bytes(range(256)) * 40
     blob = await services.blobs.put("people/ann", data)
     stored = Attachment(kind="document", name="plan.bin", size=len(data), blob=blob)
@@ -399,6 +489,8 @@ async def test_a_file_stands_in_the_chat(
 
 async def test_a_lost_file_is_no_outcome_that_nobody_knows(platform: RunningChannel) -> None:
     """Bytes that are gone are said at once, so that delivery sends a line in their place."""
+    if not platform.channel.capabilities.file_limit:
+        return
     lost = Attachment(kind="document", name="plan.pdf", size=4, blob=f"people/ann/{'0' * 64}")
     with pytest.raises(FileUnavailable):
         await platform.channel.send(MessagePart(id=f"{TURN}.1.1", key=platform.key, payload="", plain="", file=lost))
@@ -472,6 +564,8 @@ async def test_whoever_comes_in_the_middle_sees_what_is_going_on(platform: Runni
 
 async def test_typing_ends(platform: RunningChannel, person: PlatformUser) -> None:
     """Activity that began ends on every path; ending twice is harmless, and it never raises."""
+    if not platform.channel.capabilities.shows_activity:
+        return
     await platform.channel.show(ChatActivity(key=platform.key, on=True))
     await person.shown.until(lambda: person.shown.is_busy)
     await platform.channel.show(ChatActivity(key=platform.key, on=False))
@@ -530,7 +624,7 @@ async def test_a_press_is_the_command_said_by_whoever_pressed(
     Where there are no buttons the channel says so, and delivery writes the commands into the text.
     """
     if not platform.channel.capabilities.choices:
-        assert platform.channel.name == "console"
+        assert platform.channel.name in ("api", "console")
         return
     choices = (
         MessageButton("Yes", "/memory approve e7"),
