@@ -20,7 +20,7 @@ _MOST_SHOWN = 20
 _MOST_BUTTONS = 5
 _LONGEST_SNOOZE = 7 * 24 * 60  # minutes
 _OFF_WORDS = frozenset({"off", "none", "default", "-"})
-_WORDS = ("snooze", "tomorrow", "stop", "resume", "move", "leave")
+_WORDS = ("snooze", "tomorrow", "run", "stop", "resume", "move", "leave")
 
 
 @command("reminders", control_words=_WORDS)
@@ -83,6 +83,14 @@ def _tomorrow(context: CommandContext, reminder: Reminder, _: str) -> CommandRep
     return _snooze_until(context, reminder, datetime.combine(day, reminder.due.astimezone(zone).time(), zone))
 
 
+def _run(context: CommandContext, reminder: Reminder, _: str) -> CommandReply:
+    """Fire a reminder at once, beside its next time; pressed twice within a second, once."""
+    zone = context.turn.zone
+    again = snooze_reminder(reminder, slot_of(context.now.replace(microsecond=0), zone), zone)
+    text = context.translate("reminders.runs", what=short(reminder.text))
+    return CommandReply(text=text, jobs=(again.to_job(context.scope),))
+
+
 def _snooze_until(context: CommandContext, reminder: Reminder, at: datetime) -> CommandReply:
     again = snooze_reminder(reminder, slot_of(at, context.turn.zone), context.turn.zone)
     return CommandReply(
@@ -127,6 +135,7 @@ def _replaced(context: CommandContext, sentence: str, reminder: Reminder) -> Com
 _CHANGES: Mapping[str, Callable[[CommandContext, Reminder, str], CommandReply]] = {
     "snooze": _snooze,
     "tomorrow": _tomorrow,
+    "run": _run,
     "stop": _stop,
     "resume": _resume,
     "move": _move,

@@ -90,6 +90,7 @@ export class Panels {
       this.button(this.words.reminder_move, () =>
         this.ask(item, at.slice(0, 16), "datetime-local", (time) => this.say(`/reminders move ${id} ${time}`)),
       ),
+      this.button(this.words.reminder_run, () => this.say(`/reminders run ${id}`)),
       this.button(this.words.reminder_cancel, () => this.say(`/reminders stop ${id}`)),
     ]);
     const details = element("p");

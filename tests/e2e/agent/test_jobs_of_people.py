@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from agent.tasks.task import Task, TaskState
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports.journal import SET_BY_PERSON
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
+HALL = SessionKey("pocket", "-hall")
+TASK = Task(
+    id="k1",
+    key=HALL,
+    by="ann",
+    person="pocket%3aann",
+    goal="look",
+    set_at=datetime(2026, 11, 29, tzinfo=UTC),
+    chat_kind=ChatKind.GROUP,
+)
 POLICY = AdmissionPolicy(channel="pocket", entries=frozenset({AllowEntry.parse("ann")}), owners=frozenset({"boss"}))
 
 
 async def accept_job(inside: InProcessGateway, message_id: str, sender: str) -> None:
     """Accept a job as the owner's, whoever set it."""
     message = InboundMessage(
-        key=SessionKey("pocket", "-hall"),
+        key=HALL,
         message_id=message_id,
         sender=Sender(id=sender),
         text="stand-up",
@@ -41,6 +52,8 @@ async def test_a_job_of_an_unknown_sender_is_not_served_and_the_owner_reads_one_
             "`pocket:mallory` no longer has access in `pocket:-hall`."
             " Their scheduled requests there are not carried out."
         ]
-        await accept_job(inside, "job:task/t1", "ann")
-        assert model.calls == calls + 1
-        assert len(inside.channel.posts["-hall"]) == 1
+        ended = TASK.end(TaskState.DONE, TASK.set_at, "found")
+        await inside.app.store.jobs.put(ended.to_job(f"chats/pocket%3a{HALL.chat}"))
+        await accept_job(inside, "job:task/k1", "ann")
+        assert model.calls == calls  # the end of a task is said as it is
+        assert ["found" in post.text for post in inside.channel.posts["-hall"]] == [True]

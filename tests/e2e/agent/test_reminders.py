@@ -516,3 +516,17 @@ async def test_set_and_cancelled_in_one_turn(clock: MovableClock) -> None:
         ]
         await ann.inside.channel.ask("c", "move it; no, drop it")
         assert await ann.reminders() == []
+
+
+async def test_run_now_beside_the_next_time(clock: MovableClock) -> None:
+    """A request runs once more, by its person or an admin alone; its rule goes on as it was."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        hall: dict[str, Any] = {"chat": "-hall", "group": True, "sender": "ann"}
+        await ann.call("remind", what="what is new?", at="2026-11-23T08:00", repeat="FREQ=DAILY", kind="do", **hall)
+        (set_,) = await ann.reminders()
+        assert "Only the person" in await ann.press(f"/reminders run {set_.id}", **{**hall, "sender": "bob"})
+        ann.model.queue = ["Nothing but rain."]
+        assert (await ann.press(f"/reminders run {set_.id}", **hall)).endswith("runs now.")
+        await ann.settle()
+        assert [text for text in ann.texts("-hall") if "rain" in text] == ["Ann: Nothing but rain."]
+        assert [each.at for each in await ann.reminders()] == [set_.at]

@@ -79,6 +79,8 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "search tea": (OPEN, OPEN),
     "settings": (OPEN, OPEN),
     "share tea": (OWNER, OWNER),
+    "skill": (OPEN, OPEN),
+    "skills": (OPEN, OPEN),
     "start": (OPEN, OPEN),
     "status": (OPEN, OPEN),
     "stop": (EVERY, OWN),
