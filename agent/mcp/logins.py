@@ -125,8 +125,9 @@ class _SealedTokens:
 class LoginVault:
     """Seals texts with a key that is in no row and no backup."""
 
-    def __init__(self, state: SqlChannelState, folder: Path, key: str) -> None:
-        """*folder* has the secrets of the home, *key* is the setting; "" = none."""
+    def __init__(self, state: SqlChannelState, folder: Path, key: str, *, is_shared: bool = False) -> None:
+        """*folder* has the secrets of the home, *key* is the setting; "" = none. *is_shared* is the store's."""
+        self._is_shared = is_shared
         self._state = state
         self._folder = folder
         self._key = key
@@ -145,9 +146,14 @@ class LoginVault:
     async def make_key(self) -> None:
         """Make the key of an installation that has none. Raises KeyMissing, and UserError where it cannot be written.
 
-        Of several gateways that do, one does; the others lack its key.
+        Where several gateways share the store, each is to have it before: one that they lack would end their starts.
         """
         self.check()
+        if self._is_shared and not self._key:
+            raise KeyMissing(
+                f"several gateways share this store: set {KEY_SETTING} on each of them first, to the same"
+                " 32 or more random characters (`openssl rand -hex 24`), and start them again"
+            )
         if self._state.cached().get(_KEY_DIGEST) is None:
             key = self._key or secrets.token_urlsafe(32)
             if not self._key:
@@ -496,13 +502,15 @@ class PersonLogins:
                 if (at == server) if server else (accounts is None or account in accounts):
                     await self._state.save(name, None)
 
-    async def prune(self) -> None:
-        """Remove sign-ins that were not finished in time."""
-        now = self._now().timestamp()
+    async def prune(self) -> int:
+        """Remove sign-ins that were not finished in time; return their number."""
+        now, removed = self._now().timestamp(), 0
         for prefix in (_ATTEMPT, _PENDING):
             for name, fields in (await self._rows(prefix)).items():
                 if fields["expires"] <= now:
                     await self._state.save(name, None)
+                    removed += 1
+        return removed
 
     async def _rows(self, prefix: str) -> Mapping[str, Any]:
         return {name: json.loads(text) for name, text in (await self._state.all(prefix)).items()}

@@ -202,6 +202,15 @@ class McpServers:
         """Return True if a call has found that the server describes *tool* in another way now."""
         return (server.name, tool.digest) in self._changed
 
+    def changed_tools(self) -> Mapping[str, str]:
+        """Return the allowed tools that calls have found to be changed, by name, each with the digest of its pin."""
+        return {
+            tool_name(server.name, each.name): each.digest
+            for server in self.servers
+            for each in server.tools.values()
+            if each.use is not None and self.is_changed(server, each)
+        }
+
     def troubles(self) -> Sequence[ServerTrouble]:
         """Return the faults of servers that calls have found, until a later call succeeds or the operator acts."""
         found: list[ServerTrouble] = []

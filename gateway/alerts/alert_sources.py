@@ -36,6 +36,7 @@ TOO_LITTLE_SPACE = 50 * 1024 * 1024
 NEAR_CAP = 80  # percent
 _MODEL_FAULT = "model_fault"  # begins the names of such causes
 _HOUR = timedelta(hours=1)
+_MOST_REPORTED = 200  # tools that are remembered
 _EVENTS = 20  # of the quarantine that are looked at; more at once are as many
 
 
@@ -201,6 +202,20 @@ def find_unpriced_models(
     if new := sorted(set(models()) - reported):
         mark, fields = " ".join(sorted(reported.union(new))), {"models": ", ".join(new)}
         yield Observation(cause="unpriced", happened=len(new), line="alerts.unpriced", fields=fields, mark=mark)
+
+
+def find_changed_tools(causes: Mapping[str, Alert], *, tools: Callable[[], Mapping[str, str]]) -> Iterator[Observation]:
+    """Yield pinned tools that their servers describe differently, each once for a pin, over restarts too.
+
+    *tools* are the digests of their pins, by name.
+    """
+    reported = causes["mcp-changed"].mark.split() if "mcp-changed" in causes else []
+    new = {f"{name}:{digest[:8]}": name for name, digest in sorted(tools().items())}
+    new = {entry: name for entry, name in new.items() if entry not in reported}
+    if new:
+        mark = " ".join([*reported, *new][-_MOST_REPORTED:])
+        fields = {"tools": ", ".join(f"`{name}`" for name in new.values())}
+        yield Observation(cause="mcp-changed", happened=len(new), line="alerts.mcp_changed", fields=fields, mark=mark)
 
 
 async def find_dead_letters(causes: Mapping[str, Alert], *, store: SqlAlerts) -> Sequence[Observation]:

@@ -49,7 +49,12 @@ def build_logins(app: Runtime) -> PersonLogins:
 
     return PersonLogins(
         state,
-        LoginVault(state, app.home.secrets, key.get_secret_value() if key else ""),
+        LoginVault(
+            state,
+            app.home.secrets,
+            key.get_secret_value() if key else "",
+            is_shared=app.settings.store.shared,
+        ),
         OAuthClient(proxy=app.settings.proxy_address),
         server=find_server,
         accounts=accounts,

@@ -17,6 +17,7 @@ from gateway.alerts.alert_sources import (
     ChannelSource,
     QuarantineSource,
     find_cap_use,
+    find_changed_tools,
     find_dead_letters,
     find_delays,
     find_low_disk,
@@ -424,7 +425,12 @@ CHECKS = (
     ),
     HealthCheck("search", read=_read_search, judge=_judge_search),
     HealthCheck("api", read=_read_api, judge=_judge_api),
-    HealthCheck("mcp", read=_read_mcp, judge=_judge_mcp),
+    HealthCheck(
+        "mcp",
+        read=_read_mcp,
+        judge=_judge_mcp,
+        alert=lambda app, _: partial(find_changed_tools, tools=app.mcp.changed_tools),
+    ),
     HealthCheck(
         "models",
         read=lambda app: {"models": describe_models(app.models.default.facts.facts())},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -138,6 +139,14 @@ async def test_an_owner_pins_a_service_and_lets_its_tools_be_used(chromium: Brow
         await expect(act).to_contain_text("Act twice.")
         await expect(act).to_contain_text("off")
         await take_pictures(page, "console-services")
+        row = {"at": "2026-11-22T09:00:00+00:00", "sealed": "", "is_over": True}
+        await people.up.app.store.state("mcp/").save("login/tracker/pocket%3aann", json.dumps(row))
+        await page.get_by_role("link", name="All servers").click()
+        there = page.get_by_role("table", name="People who have signed in to servers")
+        await expect(there.get_by_role("row", name="pocket:ann")).to_contain_text("has to sign in again")
+        await page.get_by_role("button", name="Sign out: pocket:ann, tracker").click()
+        await expect(page.get_by_text("Nobody has signed in.")).to_be_visible()
+        await page.get_by_role("link", name="tracker").click()
         await page.get_by_role("button", name="Forget").click()
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("No server is pinned.")).to_be_visible()

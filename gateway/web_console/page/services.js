@@ -12,7 +12,14 @@ const USES = {
 
 export async function services({ again, act, path }) {
   if (path) return service(path, { again, act });
-  const servers = await call("mcp list");
+  const [servers, logins] = [await call("mcp list"), await call("mcp logins")];
+  const signOut = (each) => async () => {
+    await act(async () => {
+      await call("mcp logout", { name: each.server, person: each.account });
+      return `${each.account} is signed out of ${each.server}`;
+    });
+    await again();
+  };
   return [
     section("Pin a server", addForm({ again, act })),
     section(
@@ -23,10 +30,27 @@ export async function services({ again, act, path }) {
           ["Name", (each) => h("a", { href: `#services/${each.server}` }, each.server)],
           ["Address", (each) => h("code", {}, each.url)],
           ["Tools allowed", (each) => `${count(each.allowed)} of ${count(each.tools)}`, "number"],
+          ["People sign in at", (each) => each.issuer || "–"],
           ["Pinned", (each) => time(each.pinned_at)],
         ],
         servers,
         "No server is pinned.",
+      ),
+    ),
+    section(
+      "Logins",
+      h("p", {}, "People sign in with ", h("code", {}, "/login NAME"), " in a chat. How they do is set at the machine: ", h("code", {}, "parlour mcp login NAME"), "."),
+      table(
+        "People who have signed in to servers",
+        [
+          ["Server", (each) => each.server],
+          ["Account", (each) => h("code", {}, each.account)],
+          ["Login", (each) => (each.is_over ? mark("wait", "has to sign in again") : mark("good", "signed in"))],
+          ["Since", (each) => time(each.at)],
+          ["", (each) => button("Sign out", signOut(each), { "aria-label": `Sign out: ${each.account}, ${each.server}` })],
+        ],
+        logins,
+        "Nobody has signed in.",
       ),
     ),
   ];

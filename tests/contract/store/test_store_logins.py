@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from agent.mcp.logins import CallbackResult, LoginNeeded, LoginServer, LoginUnavailable, LoginVault, PersonLogins
+from agent.mcp.logins import (
+    CallbackResult,
+    KeyMissing,
+    LoginNeeded,
+    LoginServer,
+    LoginUnavailable,
+    LoginVault,
+    PersonLogins,
+)
 from agent.mcp.oauth import GrantedTokens, LoginConfig, OAuthFailed
 from gateway.events import PlatformAccount
 from gateway.store.records import SqlChannelState
@@ -152,6 +160,23 @@ async def one_refresh(gateways: Sequence[PersonLogins], server: TokenServer, clo
     assert server.refreshes == 2
 
 
+async def test_gateways_that_share_a_store_have_a_key_before(store: SqlStore, tmp_path: Path) -> None:
+    """One that a gateway made for itself would end the starts of the others; another key is refused at once."""
+    state = store.state("mcp/")
+    alone = LoginVault(state, tmp_path / "secrets", "", is_shared=True)
+    with pytest.raises(KeyMissing, match=r"set tools\.login_key on each"):
+        await alone.make_key()
+    assert not (tmp_path / "secrets").exists()
+    one = LoginVault(state, tmp_path, KEY, is_shared=True)
+    await one.make_key()
+    assert one.open(one.seal("x", "row"), "row") == "x"
+    assert one.open(one.seal("x", "row"), "another row") is None
+    other = LoginVault(state, tmp_path, "o" * 40, is_shared=True)
+    for use in (other.check, lambda: other.seal("x", "row")):
+        with pytest.raises(KeyMissing, match="not the one"):
+            use()
+
+
 async def test_many_calls_make_one_refresh(store: SqlStore) -> None:
     """Of one gateway, and of two over one store."""
     server, clock = TokenServer(), Clock()
@@ -256,6 +281,22 @@ async def test_a_refresh_brings_back_no_login_that_was_ended(store: SqlStore) ->
     with pytest.raises(LoginNeeded, match="not signed in"):
         await call
     assert await store.state("mcp/").all("login/") == {}
+
+
+async def test_a_person_has_the_logins_of_all_their_accounts(store: SqlStore) -> None:
+    """The newest of a server counts; signing out ends all; an account that leaves takes its own along."""
+    server, clock = TokenServer(), Clock()
+    logins, linked = gateway_of(store, server, clock), ["pocket%3aann", "other%3aann"]
+    await sign_in(logins)
+    logins._accounts = lambda account: linked if account in linked else [account]
+    assert (await logins.find("tracker", "other%3aann")).token == "a0"
+    assert [each.account for each in await logins.of_person("other%3aann")] == ["pocket%3aann"]
+    linked.remove("other%3aann")
+    with pytest.raises(LoginNeeded):
+        await logins.find("tracker", "other%3aann")
+    linked.append("other%3aann")
+    assert await logins.sign_out("tracker", "other%3aann")
+    assert await logins.summaries() == []
 
 
 async def test_a_row_opens_for_its_person_and_address_alone(store: SqlStore) -> None:

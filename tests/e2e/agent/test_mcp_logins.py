@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
+import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -247,7 +247,6 @@ async def test_tokens_are_sealed_and_another_key_ends_the_start(tmp_path: Path) 
         with pytest.raises(UserError, match=r"tools\.login_key is not set"):
             async with gateway(home=home, policy=ANYBODY):
                 pass
-        shutil.rmtree(home / "nothing", ignore_errors=True)
         key.write_text(kept, "utf-8")
         model = HeldScriptModel(calls(MINE), "Here.")
         async with gateway(home=home, policy=ANYBODY, model=model) as parlour:
@@ -293,6 +292,12 @@ async def test_signing_out_revokes_and_removes() -> None:
         await sign_in(parlour, server, "ann", "ann@tracker")
         await sign_in(parlour, server, "bob", "bob@tracker")
         await parlour.idle()
+        await call(parlour, "people export", person="pocket:ann", file=str(parlour.home / "ann.zip"))
+        with zipfile.ZipFile(parlour.home / "ann.zip") as exported:
+            texts = {name: exported.read(name) for name in exported.namelist()}
+        assert json.loads(texts["logins.jsonl"])["service"] == "tracker"
+        tokens = [each.encode() for each in (*server.accesses, *server.refreshes)]
+        assert not [name for name, text in texts.items() for token in tokens if token in text]
         await call(parlour, "people forget", person="pocket:ann")
         assert [each["account"] for each in await call(parlour, "mcp logins")] == ["pocket:bob"]
         await call(parlour, "mcp remove", name="tracker")

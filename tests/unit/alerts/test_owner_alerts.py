@@ -16,6 +16,7 @@ from gateway.alerts.alert_sources import (
     ModelSource,
     QuarantineSource,
     find_cap_use,
+    find_changed_tools,
     find_dead_letters,
     find_low_disk,
     find_models_without_tools,
@@ -451,6 +452,23 @@ async def test_the_cap_in_money_is_told_in_dollars(clock: VirtualClock) -> None:
         (seen,) = find_cap_use({}, usage=partial(lambda found: found, usage))
         alert = Alert(cause=seen.cause, since=clock.now(), line=seen.line, fields=seen.fields)
         assert alert_text(alert, NotificationKind.TROUBLE, 1).startswith(line)
+
+
+async def test_a_changed_tool_is_reported_once_for_a_pin(clock: VirtualClock) -> None:
+    """Again when the tool is pinned anew and changes once more; the marks of old pins are forgotten at some time."""
+    tools = {"mcp_tracker_b": "2" * 64, "mcp_tracker_a": "1" * 64}
+    (first,) = find_changed_tools({}, tools=lambda: tools)
+    assert (first.happened, first.fields["tools"]) == (2, "`mcp_tracker_a`, `mcp_tracker_b`")
+    known = {"mcp-changed": Alert(cause="mcp-changed", since=clock.now(), mark=first.mark)}
+    assert not list(find_changed_tools(known, tools=lambda: tools))
+    tools["mcp_tracker_a"] = "3" * 64
+    (second,) = find_changed_tools(known, tools=lambda: tools)
+    assert (second.happened, second.fields["tools"]) == (1, "`mcp_tracker_a`")
+    alert = Alert(cause="mcp-changed", since=clock.now(), line=second.line, fields=second.fields)
+    assert "mcp_tracker_a" in alert_text(alert, NotificationKind.TROUBLE, 1)
+    many = {f"mcp_tracker_{n}": "4" * 64 for n in range(300)}
+    (third,) = find_changed_tools({}, tools=lambda: many)
+    assert len(third.mark.split()) == 200
 
 
 async def test_a_model_without_a_price_is_told_once(clock: VirtualClock) -> None:
