@@ -268,11 +268,12 @@ async def test_a_full_chat_is_refused_and_told_once_a_minute(backend: StoreBacke
     assert (await accept(store, said(id="9"))).outcome is AcceptOutcome.DUPLICATE
 
 
-async def test_a_reminder_is_never_refused_nor_dropped(backend: StoreBackend) -> None:
+@pytest.mark.parametrize("name", ["job:remind/r1/2026-11-21T21:00", "job:task/k1"])
+async def test_what_a_person_set_is_never_refused_nor_dropped(backend: StoreBackend, name: str) -> None:
     """It was stored before, within limits of its own: a full chat takes it, once, and /stop leaves it in the queue."""
     store = await backend.open(StoreLimits(queued_per_chat=1, queued=1))
     await accept(store, said())
-    due = said("tea", id="job:remind/r1/2026-11-21T21:00", kind=InboundKind.JOB)
+    due = said("tea", id=name, kind=InboundKind.JOB)
     assert [(await accept(store, due)).outcome for _ in range(2)] == [AcceptOutcome.NEW, AcceptOutcome.DUPLICATE]
     assert (await accept(store, said(id="2"))).outcome is AcceptOutcome.FULL
     assert await store.journal.drop(ANN) == 1
