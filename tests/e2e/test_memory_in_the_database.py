@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tarfile
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from gateway.ports.memory import FileKind
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.canaries import where
-from tests.fakes.documents import edit_by_hand
 from tests.fakes.earlier_database import fill_database, mark_home
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
@@ -102,45 +100,6 @@ async def test_what_was_forgotten_comes_back_from_no_home(
     async with gateway(home=second, model=SummaryModel(), environment=environment) as parlour:
         assert not where(second, SECRET)
         assert SECRET not in await parlour.channel.ask("ann", "/memory")
-
-
-async def test_a_killed_gateways_promises_are_in_the_database(tmp_path: Path, environment: Mapping[str, str]) -> None:
-    """What was answered when a home was lost is there for the next one; the lost home itself is brought up to date."""
-    first = tmp_path / "first"
-    async with gateway(home=first, model=SummaryModel(), environment=environment) as parlour:
-        await parlour.channel.ask("ann", "/remember I like green tea")
-        await parlour.channel.ask("ann", "hello")
-        await parlour.idle()
-        await parlour.settle_documents()
-        left = parlour.kill(tmp_path / "killed")
-    async with gateway(home=tmp_path / "second", model=SummaryModel(), environment=environment) as parlour:
-        assert "green tea" in await parlour.channel.ask("ann", "/memory")
-        await parlour.channel.ask("ann", "/remember I have a bike")
-        await parlour.idle()
-    edit_by_hand(left / SCOPE / "memory" / "MEMORY.md", "- never promised\n")
-    async with gateway(home=left, model=SummaryModel(), environment=environment) as parlour:
-        shown = await parlour.channel.ask("ann", "/memory")
-        assert "never promised" not in shown
-        assert "bike" in shown
-        assert "green tea" in shown
-
-
-async def test_edits_by_hand_while_no_gateway_runs_are_kept(tmp_path: Path, environment: Mapping[str, str]) -> None:
-    """After a clean stop, what differs in the home was written by a person: the database gets it."""
-    first = tmp_path / "first"
-    async with gateway(home=first, model=SummaryModel(), environment=environment) as parlour:
-        await parlour.channel.ask("ann", "/remember I like green tea")
-        await parlour.idle()
-        await parlour.settle_documents()
-    memory = first / SCOPE / "memory" / "MEMORY.md"
-    edit_by_hand(memory, memory.read_text().replace("green", "black"))
-    async with gateway(home=first, model=SummaryModel(), environment=environment) as parlour:
-        while True:  # behind the start
-            if "black" in (await parlour.app.store.documents.read(SCOPE, "MEMORY.md")).text:
-                break
-            await asyncio.sleep(0.01)
-    async with gateway(home=tmp_path / "second", model=SummaryModel(), environment=environment) as parlour:
-        assert "black tea" in await parlour.channel.ask("ann", "/memory")
 
 
 async def test_files_that_a_release_before_kept_in_the_database_are_taken_over(

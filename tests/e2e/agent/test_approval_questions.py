@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -85,32 +84,6 @@ async def test_a_crash_between_the_note_and_the_question_costs_neither(monkeypat
         await staged(parlour, ANN, "pocket:ann")
         await parlour.idle()
         assert failed == [2]
-        assert len(questions(parlour)) == 1
-
-
-async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
-    """A home that was copied when it was noted and nothing sent asks there, once."""
-    home = tmp_path / "home"
-    copies: list[Path] = []
-    async with gateway(model=SummaryModel(), home=home) as parlour:
-        await parlour.channel.ask("ann", "hello")
-        await parlour.idle()
-        staging = parlour.app.commands.staging
-        note = staging.note_asked
-
-        async def note_and_die(scope: str, names: Any, turn: str) -> None:
-            await note(scope, names, turn)
-            copies.append(parlour.kill(tmp_path / f"copy-{len(copies)}"))
-
-        staging.note_asked = note_and_die  # type: ignore[method-assign]
-        await staged(parlour, ANN, "pocket:ann")
-        await parlour.idle()
-        assert len(questions(parlour)) == 1
-    async with gateway(model=SummaryModel(), home=copies[0]) as parlour:
-        await parlour.channel.posted("ann", 1)
-        await parlour.idle()
-        await look(parlour, ANN, "again")
-        await parlour.idle()
         assert len(questions(parlour)) == 1
 
 

@@ -47,18 +47,6 @@ async def test_one_message_alone_waits_for_nothing() -> None:
         assert len(model.asked) == 1
 
 
-async def test_another_sender_is_another_turn() -> None:
-    """In a group nobody's words are taken into the question of somebody else."""
-    model = HeldScriptModel(held=[1])
-    async with gateway(model=model, environment=BURST) as parlour:
-        await parlour.channel.say("c", "mine", group=True, sender="ann")
-        await model.called(1)
-        _, answer = await parlour.channel.say("c", "yours", group=True, sender="bob")
-        model.go(1)
-        await answer
-        assert [users(request)[-1] for request in model.asked] == ["mine", "yours"]
-
-
 async def test_a_command_behind_it_is_no_part_of_it() -> None:
     """It runs behind the turn, as it was typed."""
     model = HeldScriptModel(held=[1])

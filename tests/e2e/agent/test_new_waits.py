@@ -40,23 +40,3 @@ async def test_others_are_answered_and_stop_ends_the_waiting() -> None:
         assert entries(parlour.home) == 1
         await parlour.channel.ask("ann", "the third thing")
         assert "the first thing" not in str(model.prompts[-1][1:])
-
-
-async def test_a_kill_while_it_waits_leaves_a_whole_session(tmp_path: Path) -> None:
-    """At the next start /new is taken up again, the archive is summarised once, and the answer comes once."""
-    model, home = SummaryModel(), tmp_path / "home"
-    async with gateway(model=model, home=home, environment=WAITS) as parlour:
-        await start_held_summary(parlour, model)
-        copy = parlour.kill(tmp_path / "copy")
-        model.go_on.set()
-    again = SummaryModel()
-    async with gateway(model=again, home=copy, environment=WAITS) as parlour:
-        posts = await parlour.channel.posted("ann", 1)
-        await parlour.idle()
-        assert [post.text for post in posts] == ["New session started."]
-        assert entries(copy) == 1
-        assert len(again.asked) == 1
-        await parlour.channel.ask("ann", "the second thing")
-        assert "the first thing" not in str(again.prompts[-1][1:])
-        await parlour.idle()
-        assert len(list((copy / SCOPE / "sessions").glob("*.jsonl"))) == 2  # the archive, and what began after it

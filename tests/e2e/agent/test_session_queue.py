@@ -128,26 +128,6 @@ async def test_a_message_deleted_after_its_turn_is_forgotten_in_the_next_prompt_
             assert list(again.asked[0].messages)[: len(model.asked[1].messages)] == list(model.asked[1].messages)
 
 
-async def test_what_is_taken_back_is_gone_from_archives_and_in_short_messages_too() -> None:
-    """The file keeps its length and every other byte, whatever the message said and wherever it stands by now."""
-    model = HeldScriptModel()
-    async with gateway(model=model) as parlour:
-        await parlour.channel.ask("c", "k9", number="7", name="")
-        await parlour.channel.ask("c", "harmless", number="8")
-        await parlour.idle()
-        (before,) = [path.read_bytes() for path in parlour.home.rglob("*.jsonl")]
-        await parlour.channel.ask("c", "/new")
-        await parlour.channel.say("c", "", number="7", kind=InboundKind.DELETION)
-        await parlour.channel.ask("c", "next")
-        await parlour.idle()
-        archive = next(path for path in parlour.home.rglob("*.t*.jsonl")).read_bytes()
-        assert len(archive) > len(before)
-        lines = [(old, new) for old, new in zip(before.splitlines(), archive.splitlines(), strict=False)]
-        changed = [(json.loads(old), json.loads(new)) for old, new in lines if old != new]
-        assert [(old["content"], new["content"]) for old, new in changed] == [("k9", "[forgotten]")]
-        assert users(model.asked[2]) == ["next"]
-
-
 async def test_steering_joins_at_the_next_tool_step() -> None:
     """With `overlap: steer` what the sender writes meanwhile is read at the next step, in the same turn."""
     model = HeldScriptModel(calls(("look", "{}")), "done", held=[1])
