@@ -18,12 +18,12 @@ from tests.faults.tool_plots import TOOL_PLOTS
 
 # How many calls each makes at the least, and at which shares of them it is killed here: about a commit and a send.
 KILLS = {
-    "pairing": (20, (0.2, 0.5, 0.7)),
+    "pairing": (20, (0.2, 0.6)),
     "claim": (4, (0.5,)),
-    "cap": (8, (0.3, 0.7)),
+    "cap": (8, (0.7,)),
     "alert": (8, (0.8,)),
-    "question": (25, (0.55, 0.7)),
-    "reminder": (40, (0.3, 0.6)),
+    "question": (25, (0.6,)),
+    "reminder": (40, (0.5,)),
 }
 PLOTS = {**ACCESS_PLOTS, **TOOL_PLOTS}
 

@@ -7,10 +7,7 @@ import errno
 import io
 import json
 import os
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -368,51 +365,6 @@ def test_a_file_that_cannot_be_read_is_still_counted(tmp_path: Path) -> None:
     (tmp_path / "telegram-0123.json").write_text("{")
     (kept,) = list_events(tmp_path)
     assert (kept.channel, kept.reason) == ("telegram", "the file itself cannot be read")
-
-
-KILLED_PROGRAM = """
-import asyncio, os, signal, sys
-from datetime import UTC, datetime
-from pathlib import Path
-from gateway.ports.channel import PlatformEvent
-from gateway.quarantine import Quarantine
-
-class Meter:
-    def count(self, *_, **__): ...
-    def gauge(self, *_, **__): ...
-    def time(self, *_, **__): ...
-    def span(self, *_): ...
-
-async def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-async def main():
-    keeper = Quarantine(Path(sys.argv[1]), unclean_stops=2, meter=Meter(), now=lambda: datetime.now(UTC))
-    await keeper.handle(PlatformEvent(channel="telegram", id="1", raw="poison"), die)
-    print("passed over")
-
-asyncio.run(main())
-"""
-
-
-def test_an_event_that_kills_the_process_twice_is_set_aside_at_the_next_start(tmp_path: Path) -> None:
-    """A real kill -9 in mid-work strikes the event; after a second one it is set aside and passed over."""
-    command = [sys.executable, "-c", KILLED_PROGRAM, str(tmp_path)]
-    for suffixes in ([".working"], [".struck", ".working"]):
-        died = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own interpreter
-        assert died.returncode == -signal.SIGKILL
-        assert [Path(name).suffix for name in names(tmp_path)] == suffixes
-    again = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
-    assert again.stdout.endswith("passed over\n")
-    (kept,) = list_events(tmp_path)
-    assert (kept.channel, kept.reason) == ("telegram", "it was being handled when the process was killed")
-    for stem, found in (("slack-0123", 0), ("slack-0123", 1)):
-        (tmp_path / f"{stem}.working").write_text("{}")
-        meter = FakeMeter()
-        keeper = quarantine(tmp_path, unclean_stops=0, meter=meter)
-        assert keeper.is_cautious
-        assert keeper.had_event_in_hand
-        assert meter.total("quarantined") == found
 
 
 async def test_a_struck_event_that_goes_well_is_innocent(tmp_path: Path) -> None:

@@ -164,20 +164,6 @@ async def test_at_most_five_rounds_follow_one_another(tmp_path: Path) -> None:
     assert world.pointers() == [2, 4, 6, 8, 10]
 
 
-async def test_killed_at_every_write_of_several_rounds(tmp_path: Path) -> None:
-    """One chain of entries without a gap or an overlap, whichever round the kill came in."""
-
-    async def prepare(home: Path) -> ConsolidationScene:
-        world = await begin(home, question="why " * 200)
-        world.prompt_limit = 1_050
-        return world
-
-    async for at, world in killed_runs(tmp_path, prepare, consolidate, more_than=4, at=range(1, 400, 2)):
-        spans = [(each.start, each.end) for each in world.history.after(0)]
-        assert [end for _, end in spans] == [start for start, _ in spans[1:]] + [8], at
-        assert world.model.calls == len(spans), at
-
-
 async def test_a_question_that_is_refused_as_too_long_is_made_smaller(tmp_path: Path) -> None:
     """The model's limit is smaller than anybody knew: less is asked at once, and nothing is left out."""
     world = await begin(tmp_path, question="why " * 200)

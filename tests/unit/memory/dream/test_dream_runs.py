@@ -111,19 +111,6 @@ async def test_killed_at_every_write_there_is_one_commit_and_nothing_is_paid_twi
         assert not await here.records.history.marks(here.scope, MarkKind.DREAM), at
 
 
-async def test_a_kill_behind_the_stored_answers_asks_for_none_of_them_again(tmp_path: Path) -> None:
-    """Down to the answer: those that were stored are not in a second bill."""
-    here = world(tmp_path, "study", edits(add("- a"), done=False), ModelUnreachable("down"))
-    await here.dream()
-    assert len(here.model.asked) >= 3
-    here.model.asked.clear()
-    here.model.answers = [edits()]
-    await here.run(here.dreamer())
-    assert len(here.model.asked) == 1
-    assert "- a" in here.text()
-    assert here.history.dream_cursor == 2
-
-
 async def test_nothing_new_costs_nothing_and_is_said(tmp_path: Path) -> None:
     """No entry behind the cursor: no call, no version, one line for whoever asked."""
     here = DreamScene(tmp_path)
