@@ -34,6 +34,7 @@ from gateway.i18n.failures import FAILURES
 from gateway.i18n.languages import LANGUAGES
 from gateway.ports.access import CapKind
 from gateway.ports.channel import IntakeVerdict
+from gateway.ports.journal import MessageOutcome
 from gateway.settings.settings_model import ToolCapSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +49,7 @@ KEY_FIELDS = {
     "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in CapKind if not cap.is_own},
     "usage.left_{}_calls": set(ToolCapSettings.model_fields),
     "alerts.because_{}": {name for name, _ in REASONS} | {*TURN_FAILURES, "other"},
-    "alerts.over_{}": {"channel", "delay", "model", "model_fault", "disk", "store", "memory", "cap"},
+    "alerts.over_{}": {"channel", "delay", "model", "model_fault", "disk", "store", "memory", "cap", "promises"},
     "commands.ability_{}": {ability.value for ability in ModelAbility},
     "memory.{}_done": {"approve", "reject"},
     "memory.edit_{}": {"added", "removed", "replaced"},
@@ -59,6 +60,8 @@ KEY_FIELDS = {
     "reminders.{}": {"snooze_10", "snooze_60", "tomorrow", "stop", "resume"},
     "tasks.is_{}": {state.value for state in TaskState},
     "tasks.end_{}": {state.value for state in TaskState if state.is_over and state is not TaskState.STOPPED},
+    "promises.kind_{}": {"answer", "call", "reminder", "task"},
+    "promises.state_{}": {"waiting", "running", "failed", *(outcome.value for outcome in MessageOutcome)},
     "model.{}": {origin.value for origin in ModelChoiceOrigin},
     "settings.{}": {"everywhere", "block", "chosen"},
     "erasure.everything_{}": {"own", "chat"},

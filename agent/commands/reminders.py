@@ -40,7 +40,7 @@ async def reminders(context: CommandContext) -> CommandReply:
 
 
 async def _list(context: CommandContext) -> CommandReply:
-    found = [each for each in await _access(context).read_all() if not each.is_fired]
+    found = [each for each in await reminder_access(context).read_all() if not each.is_fired]
     if not found:
         return context.reply("reminders.none")
     shown = found[:_MOST_SHOWN]
@@ -60,12 +60,13 @@ def _line(context: CommandContext, reminder: Reminder) -> str:
     notes += [context.translate("reminders.as_turn")] if reminder.kind == "do" else []
     notes += [context.translate("reminders.is_paused")] if reminder.paused else []
     notes += [short(reminder.name)] if reminder.name and context.turn.is_shared else []
-    when = _when(context, reminder)
+    when = when_due(context, reminder)
     beside = f" ({', '.join(notes)})" if notes else ""
     return f"{when}: {short(reminder.text)}{beside} `{reminder.id}`"
 
 
-def _when(context: CommandContext, reminder: Reminder) -> str:
+def when_due(context: CommandContext, reminder: Reminder) -> str:
+    """Return the time of the next slot, with its zone."""
     return f"{format_moment(reminder.due, reminder.zone, context.language)} {reminder.zone}"
 
 
@@ -94,7 +95,7 @@ def _run(context: CommandContext, reminder: Reminder, _: str) -> CommandReply:
 def _snooze_until(context: CommandContext, reminder: Reminder, at: datetime) -> CommandReply:
     again = snooze_reminder(reminder, slot_of(at, context.turn.zone), context.turn.zone)
     return CommandReply(
-        text=context.translate("reminders.snoozed", what=short(reminder.text), when=_when(context, again)),
+        text=context.translate("reminders.snoozed", what=short(reminder.text), when=when_due(context, again)),
         settles=True,
         ends=(f"{job_prefix(reminder.id)}snooze:",),
         jobs=(again.to_job(context.scope),),
@@ -109,7 +110,7 @@ def _stop(context: CommandContext, reminder: Reminder, _: str) -> CommandReply:
 def _move(context: CommandContext, reminder: Reminder, at: str) -> CommandReply:
     """Move a reminder to another local time; a rule continues from there."""
     try:
-        moved = _access(context).reschedule(reminder, at)
+        moved = reminder_access(context).reschedule(reminder, at)
     except ToolFailed:  # its text is for a model
         return context.private_reply("reminders.move_when")
     return _replaced(context, "reminders.moved", moved)
@@ -125,7 +126,7 @@ def _resume(context: CommandContext, reminder: Reminder, _: str) -> CommandReply
 def _replaced(context: CommandContext, sentence: str, reminder: Reminder) -> CommandReply:
     """Return the reply with which *reminder* replaces all jobs of its id."""
     return CommandReply(
-        text=context.translate(sentence, what=short(reminder.text), when=_when(context, reminder)),
+        text=context.translate(sentence, what=short(reminder.text), when=when_due(context, reminder)),
         settles=True,
         ends=(job_prefix(reminder.id),),
         jobs=(reminder.to_job(context.scope),),
@@ -144,7 +145,7 @@ _CHANGES: Mapping[str, Callable[[CommandContext, Reminder, str], CommandReply]] 
 
 async def _find(context: CommandContext, id_: str) -> Reminder | CommandReply:
     """Return a reminder that the sender may change, or the reply that says why not."""
-    access = _access(context)
+    access = reminder_access(context)
     rows = [each for each in await access.read_all() if each.id == id_.strip().lower()]
     if not rows:
         # It was stopped, or a month has passed: its button has no use left either.
@@ -158,7 +159,7 @@ async def _find(context: CommandContext, id_: str) -> Reminder | CommandReply:
 
 async def _move_zone(context: CommandContext) -> CommandReply:
     """Move the reminders of the chat to its time zone; their local times stay."""
-    zone, access = context.turn.zone, _access(context)
+    zone, access = context.turn.zone, reminder_access(context)
     rows = [each for each in await _of_other_zones(context, zone) if access.may_change(each)]
     return CommandReply(
         text=context.translate("reminders.zone_moved", count=len(rows), zone=zone),
@@ -169,7 +170,7 @@ async def _move_zone(context: CommandContext) -> CommandReply:
 
 
 async def _of_other_zones(context: CommandContext, zone: str) -> list[Reminder]:
-    return [each for each in await _access(context).read_all() if each.follows_wall_clock and each.zone != zone]
+    return [each for each in await reminder_access(context).read_all() if each.follows_wall_clock and each.zone != zone]
 
 
 async def zone_question(context: CommandContext, zone: str) -> tuple[str, tuple[MessageButton, ...]]:
@@ -205,5 +206,6 @@ def _quiet_reply(context: CommandContext, hours: QuietHours) -> CommandReply:
     return context.reply("reminders.quiet", hours=str(hours), zone=context.turn.zone)
 
 
-def _access(context: CommandContext) -> ReminderAccess:
+def reminder_access(context: CommandContext) -> ReminderAccess:
+    """Return the reminders that a command may see and change."""
     return context.turn.bind_reminders(context.services.jobs, lambda: context.now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from gateway.store_watcher import StoreWatcher
 
 if TYPE_CHECKING:
     from gateway.store.alerts import SqlAlerts
+    from gateway.store.inspection import LatePromises
 
 
 DOWN_AFTER = timedelta(minutes=5)
@@ -31,6 +32,8 @@ STORE_AFTER = timedelta(seconds=30)  # a server that restarts is no outage
 DELAYED_AFTER = timedelta(minutes=5)
 MODEL_AFTER = timedelta(minutes=10)
 MODEL_FORGETS = timedelta(hours=1)  # failures further apart are separate outages
+LATE_AFTER = timedelta(minutes=15)
+_PROMISES_EVERY = timedelta(minutes=1)
 LITTLE_SPACE = 500 * 1024 * 1024  # bytes
 TOO_LITTLE_SPACE = 50 * 1024 * 1024
 NEAR_CAP = 80  # percent
@@ -229,6 +232,27 @@ async def find_dead_letters(causes: Mapping[str, Alert], *, store: SqlAlerts) ->
     fields["channel"] = last.chat.partition(":")[0]
     happened, line = len(letters), "alerts.given_up"
     return [Observation(cause="given-up", since=last.at, happened=happened, line=line, fields=fields, mark=mark)]
+
+
+@dataclass(slots=True, eq=False)
+class LatePromiseSource:
+    """Messages and reminders that have not been answered in time; looked for once a minute."""
+
+    late: Callable[[datetime], Awaitable[LatePromises]]  # what was due before a time
+    now: Callable[[], datetime]
+    _next: datetime | None = field(default=None, init=False)
+
+    async def __call__(self, _: Mapping[str, Alert]) -> Sequence[Observation]:
+        """Return whether something is late."""
+        now = self.now()
+        if self._next is not None and now < self._next:
+            return []
+        self._next = now + _PROMISES_EVERY
+        found = await self.late(now - LATE_AFTER)
+        if found.since is None:
+            return [Observation(cause="promises")]
+        fields = {"count": found.messages + found.reminders}
+        return [Observation(cause="promises", since=found.since, stage=1, line="alerts.promises_late", fields=fields)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,10 @@ from zoneinfo import ZoneInfo
 
 from gateway.access.refusal_log import USUAL
 from gateway.alerts.alert_sources import (
+    LATE_AFTER,
     BurstSource,
     ChannelSource,
+    LatePromiseSource,
     QuarantineSource,
     find_cap_use,
     find_changed_tools,
@@ -181,6 +183,34 @@ def _judge_dead_letters(status: Status) -> Iterator[Finding]:
     for group in status.get("dead_letters", ()):
         line = f"{group['count']} to {group['channel']}, the latest {_time(group['newest'])}: {group['reason']}"
         yield warn(line, "given up")
+
+
+async def _fetch_late_promises(app: Runtime) -> object:
+    return plain(await app.store.journal.late_promises(app.now() - LATE_AFTER))
+
+
+def _stored_late_promises(database: Database) -> Status:
+    from gateway.store.inspection import late_promises
+    from gateway.store.row_codec import micros
+
+    return {"promises": plain(late_promises(database, micros(datetime.now(UTC) - LATE_AFTER)))}
+
+
+def _judge_late_promises(status: Status) -> Iterator[Finding]:
+    late = status.get("promises") or {}
+    if late.get("since"):
+        what = [
+            _count(number, one, f"{one}s")
+            for number, one in ((late["messages"], "message"), (late["reminders"], "reminder"))
+            if number
+        ]
+        where = f", the oldest in {late['key']}" if late["key"] else ""
+        line = (
+            f"{' and '.join(what)} not answered in {LATE_AFTER // timedelta(minutes=1)} minutes, since"
+            f" {_time(late['since'])}{where}; `parlour promises` lists what is due, `parlour turn` with a reference"
+            " shows how far it is, and /stop in its chat ends it"
+        )
+        yield warn(line, "promises", "late")
 
 
 # -- models ------------------------------------------------------------------------------------------
@@ -422,6 +452,13 @@ CHECKS = (
         read_stored=_stored_dead_letters,
         judge=_judge_dead_letters,
         alert=lambda app, _: partial(find_dead_letters, store=app.store.alerts),
+    ),
+    HealthCheck(
+        "promises",
+        fetch=_fetch_late_promises,
+        read_stored=_stored_late_promises,
+        judge=_judge_late_promises,
+        alert=lambda app, _: LatePromiseSource(app.store.journal.late_promises, app.now),
     ),
     HealthCheck("search", read=_read_search, judge=_judge_search),
     HealthCheck("api", read=_read_api, judge=_judge_api),

@@ -10,11 +10,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
+from gateway.alerts.alert_sources import LATE_AFTER
 from gateway.control import Line
 from gateway.control.registry import AuditRule, argument, operation, option, plain
 from gateway.errors import UserError
 from gateway.events import MessagePart, PlatformAccount, Role, SessionKey, short_turn_id
-from gateway.operations.group import OperationGroup, no_such_turn, parse_chat
+from gateway.operations.group import OperationGroup, format_time, no_such_turn, parse_chat
 from gateway.ports.access import ACTING
 from gateway.ports.journal import PendingDelivery
 from gateway.store.inspection import TurnQuery, TurnTrace
@@ -53,6 +54,15 @@ def report_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
             yield f"call: {call['name']} {call['arguments']} ({how})"
 
 
+def promise_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
+    """Yield a row for each promise, or that there is none."""
+    if not lines:
+        yield "nothing is due"
+    for each in lines:
+        late = "  late" if each["is_late"] else ""
+        yield f"{format_time(each['at'])}  {each['kind']:8} {each['state']:8} {each['reference']:8} {each['key']}{late}"
+
+
 def _difference(then: str, now: str) -> Iterable[str]:
     if "\n" not in then + now:
         yield f"  then: {then or '(nothing)'}"
@@ -82,6 +92,14 @@ class TurnOperations(OperationGroup):
     ) -> AsyncIterator[Line]:
         """Show everything recorded about one turn."""
         yield plain(await self.find_trace(reference))
+
+    @operation("promises", Role.OWNER, show=promise_rows)
+    async def promises(self) -> AsyncIterator[Line]:
+        """List what is due in all chats, the oldest first: answers, allowed calls and fired reminders."""
+        late = self._app.now() - LATE_AFTER
+        for each in await self._app.store.journal.all_due_promises(_MOST):
+            reference = short_turn_id(each.turn) if each.turn else ""
+            yield {**plain(each), "reference": reference, "is_late": each.at < late}
 
     @operation("turns find", Role.ADMIN, {"person", "since", "until", "limit"})
     async def find(

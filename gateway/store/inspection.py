@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gateway.events import SessionKey
+from gateway.events import InboundKind, SessionKey
 from gateway.ports.journal import UsageRow
 from gateway.ports.memory import REPOSITORY
 from gateway.store.database import LISTED, Database, QueryResult
@@ -55,6 +55,24 @@ _SUMS = sql(
     "GROUP BY turn",
 )
 _FOREVER = 2**62  # microseconds
+_DUE_STATES = "i.state IN ('waiting', 'claimed', 'stamped') AND i.ended_at IS NULL"
+_PROMISE = "SELECT i.key, i.message_id, i.state, i.accepted_at, i.turn, ''"
+_DUE = sql(
+    _PROMISE,
+    "FROM inbox i LEFT JOIN session s ON s.key = i.key WHERE",
+    _DUE_STATES,
+    "AND (s.scope = ? OR i.key = ?) AND (? = '' OR i.sender = ?) ORDER BY i.accepted_at, i.seq LIMIT ?",
+)
+_ALL_DUE = sql(_PROMISE, "FROM inbox i WHERE", _DUE_STATES, "ORDER BY i.accepted_at, i.seq LIMIT ?")
+_LATE = sql("SELECT count(*), min(i.accepted_at) FROM inbox i WHERE", _DUE_STATES, "AND i.accepted_at < ?")
+_OLDEST_DUE = sql("SELECT i.key FROM inbox i WHERE", _DUE_STATES, "ORDER BY i.accepted_at, i.seq LIMIT 1")
+# A due reminder becomes an inbox row within a second. Those that are paused or in quiet hours are due later.
+_LATE_REMINDERS = "SELECT count(*), min(due_at) FROM job WHERE kind = 'remind' AND due_at < ?"
+_ENDED = (
+    "SELECT key, outcome, failure, at, turn, inbox FROM record WHERE scope = ? AND key = ? AND inbox != '[]' "
+    "ORDER BY seq DESC LIMIT ?"
+)
+_ENDED_ROWS = sql("SELECT seq, message_id, sender, payload FROM inbox WHERE seq", LISTED)
 _OPEN_ROWS = sql(_INBOX, "ended_at IS NULL AND key = ? AND turn = ?")
 _ENDED_ROW = sql(_INBOX, "seq = ?")
 
@@ -108,6 +126,27 @@ class TurnSummary:
     tokens: int = 0
     known_cost: float = 0.0
     unpriced_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """An accepted message or job whose end is owed to its person, or how it ended; without a word of it."""
+
+    kind: str  # "answer", "call" (that a person allowed), "reminder", "task"
+    key: SessionKey
+    state: str  # "waiting", "running", a `MessageOutcome`, or "failed": answered with an error
+    at: datetime  # accepted, or ended
+    turn: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatePromises:
+    """What should have ended by now."""
+
+    messages: int
+    reminders: int
+    since: datetime | None = None  # of the oldest; None if nothing is late
+    key: SessionKey | None = None  # the chat of the oldest message
 
 
 def _dicts(cursor: QueryResult) -> tuple[dict[str, Any], ...]:
@@ -182,6 +221,60 @@ def find_turns(database: Database, query: TurnQuery) -> tuple[TurnSummary, ...]:
             ),
         )
         for turn, key, outcome, at, failure in rows
+    )
+
+
+_PROMISES_BY_PREFIX = {"job:remind/": "reminder", "job:task/": "task", "job:allowed/": "call"}
+
+
+def _promise(columns: tuple[Any, ...]) -> Promise:
+    key, message_id, state, at, turn, failure = columns
+    kind = next((kind for start, kind in _PROMISES_BY_PREFIX.items() if message_id.startswith(start)), "answer")
+    word = {"claimed": "running", "stamped": "waiting"}.get(state, "failed" if failure else state)
+    return Promise(kind=kind, key=read_key(key), state=word, at=moment(at), turn=unquote(turn))
+
+
+def due_promises(database: Database, scope: str, key: str, sender: str, limit: int) -> tuple[Promise, ...]:
+    """Return what is due in the chats of *scope* and in *key*, of *sender* or of all, the oldest first."""
+    return tuple(map(_promise, database.execute(_DUE, (scope, key, sender, sender, limit))))
+
+
+def all_due_promises(database: Database, limit: int) -> tuple[Promise, ...]:
+    """Return what is due in all chats, the oldest first."""
+    return tuple(map(_promise, database.execute(_ALL_DUE, (limit,))))
+
+
+def ended_promises(database: Database, scope: str, key: str, sender: str, limit: int) -> tuple[Promise, ...]:
+    """Return how the last promises of *sender* in *key* ended, or of all, the newest first; commands are none.
+
+    They are looked for among the newest ten turns for each that is wanted.
+    """
+    turns = list(database.execute(_ENDED, (scope, key, 10 * limit)))
+    first = {turn: read_json(inbox)[0] for _, _, _, _, turn, inbox in turns}
+    rows = {
+        seq: (message_id, of)
+        for seq, message_id, of, payload in database.execute(_ENDED_ROWS, (write_json(list(first.values())),))
+        if read_json(payload).get("kind") not in (InboundKind.COMMAND, InboundKind.BUTTON)
+    }
+    found = [
+        _promise((chat, rows[first[turn]][0], outcome, at, turn, failure))
+        for chat, outcome, failure, at, turn, _ in turns
+        if first[turn] in rows and sender in ("", rows[first[turn]][1])
+    ]
+    return tuple(found[:limit])
+
+
+def late_promises(database: Database, before: int) -> LatePromises:
+    """Return what was due before *before*."""
+    messages, oldest = database.execute(_LATE, (before,)).fetchone()
+    reminders, oldest_reminder = database.execute(_LATE_REMINDERS, (before,)).fetchone()
+    since = min((each for each in (oldest, oldest_reminder) if each is not None), default=None)
+    chat = database.execute(_OLDEST_DUE).fetchone() if messages else None
+    return LatePromises(
+        messages=messages,
+        reminders=reminders,
+        since=None if since is None else moment(since),
+        key=None if chat is None else read_key(chat[0]),
     )
 
 

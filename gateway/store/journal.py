@@ -37,7 +37,7 @@ from gateway.ports.journal import (
 from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.erased_words import ErasedWords, ErasureRunning, clear_texts, erasure_ids_of
-from gateway.store.inspection import TurnQuery, TurnSummary, TurnTrace
+from gateway.store.inspection import LatePromises, Promise, TurnQuery, TurnSummary, TurnTrace
 from gateway.store.message_deletion import find_more
 from gateway.store.row_codec import micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
@@ -479,6 +479,24 @@ class SqlJournal:
     async def find_turns(self, query: TurnQuery) -> tuple[TurnSummary, ...]:
         """Return the turns that *query* names among the newest 20,000, the newest first, running ones before."""
         return await self._engine.writer.submit(lambda database: inspection.find_turns(database, query))
+
+    async def due_promises(self, key: SessionKey, scope: str, *, sender: str, limit: int) -> tuple[Promise, ...]:
+        """Return what is due in *key* and the chats of *scope*, of *sender* or ("") of all, the oldest first."""
+        place = (quote(scope), write_key(key), quote(sender))
+        return await self._engine.writer.submit(lambda database: inspection.due_promises(database, *place, limit))
+
+    async def ended_promises(self, key: SessionKey, scope: str, *, sender: str, limit: int) -> tuple[Promise, ...]:
+        """Return how the last promises in *key* ended, of *sender* or ("") of all, the newest first."""
+        place = (quote(scope), write_key(key), quote(sender))
+        return await self._engine.writer.submit(lambda database: inspection.ended_promises(database, *place, limit))
+
+    async def all_due_promises(self, limit: int) -> tuple[Promise, ...]:
+        """Return what is due in all chats, the oldest first."""
+        return await self._engine.writer.submit(lambda database: inspection.all_due_promises(database, limit))
+
+    async def late_promises(self, before: datetime) -> LatePromises:
+        """Return what was due before *before* and has not ended."""
+        return await self._engine.writer.submit(lambda database: inspection.late_promises(database, micros(before)))
 
     async def depth(self) -> Mapping[str, Any]:
         """Return counters for /status, /readyz and metrics: queued, oldest_seconds, undelivered, dead, unwritten.
