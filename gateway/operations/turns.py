@@ -55,7 +55,7 @@ def report_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
 
 
 def promise_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
-    """Yield a row for each promise, or that there is none."""
+    """Yield a row for each promise, or one that says that nothing is due."""
     if not lines:
         yield "nothing is due"
     for each in lines:
@@ -95,7 +95,7 @@ class TurnOperations(OperationGroup):
 
     @operation("promises", Role.OWNER, show=promise_rows)
     async def promises(self) -> AsyncIterator[Line]:
-        """List what is due in all chats, the oldest first: answers, allowed calls and fired reminders."""
+        """List the promises of all chats, the oldest first: answers, allowed calls, fired reminders and ended tasks."""
         late = self._app.now() - LATE_AFTER
         for each in await self._app.store.journal.all_due_promises(_MOST):
             reference = short_turn_id(each.turn) if each.turn else ""

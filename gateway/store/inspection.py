@@ -72,7 +72,10 @@ _ENDED = (
     "SELECT key, outcome, failure, at, turn, inbox FROM record WHERE scope = ? AND key = ? AND inbox != '[]' "
     "ORDER BY seq DESC LIMIT ?"
 )
-_ENDED_ROWS = sql("SELECT seq, message_id, sender, payload FROM inbox WHERE seq", LISTED)
+_MOST_ENDED = 50  # turns in which they are looked for
+_ENDED_ROWS = sql(
+    "SELECT seq, message_id, sender, payload FROM inbox WHERE seq IN (", ", ".join("?" * _MOST_ENDED), ")"
+)
 _OPEN_ROWS = sql(_INBOX, "ended_at IS NULL AND key = ? AND turn = ?")
 _ENDED_ROW = sql(_INBOX, "seq = ?")
 
@@ -141,7 +144,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatePromises:
-    """What should have ended by now."""
+    """Counts of messages and reminders that are overdue."""
 
     messages: int
     reminders: int
@@ -235,25 +238,26 @@ def _promise(columns: tuple[Any, ...]) -> Promise:
 
 
 def due_promises(database: Database, scope: str, key: str, sender: str, limit: int) -> tuple[Promise, ...]:
-    """Return what is due in the chats of *scope* and in *key*, of *sender* or of all, the oldest first."""
+    """Return the due promises in the chats of *scope* and in *key*, of *sender* or of all, the oldest first."""
     return tuple(map(_promise, database.execute(_DUE, (scope, key, sender, sender, limit))))
 
 
 def all_due_promises(database: Database, limit: int) -> tuple[Promise, ...]:
-    """Return what is due in all chats, the oldest first."""
+    """Return the due promises of all chats, the oldest first."""
     return tuple(map(_promise, database.execute(_ALL_DUE, (limit,))))
 
 
 def ended_promises(database: Database, scope: str, key: str, sender: str, limit: int) -> tuple[Promise, ...]:
-    """Return how the last promises of *sender* in *key* ended, or of all, the newest first; commands are none.
+    """Return the ended promises of *sender* in *key*, or of all, the newest first; commands are left out.
 
-    They are looked for among the newest ten turns for each that is wanted.
+    They are looked for among the newest 50 turns.
     """
-    turns = list(database.execute(_ENDED, (scope, key, 10 * limit)))
+    turns = list(database.execute(_ENDED, (scope, key, _MOST_ENDED)))
     first = {turn: read_json(inbox)[0] for _, _, _, _, turn, inbox in turns}
+    numbers = [*first.values(), *[-1] * (_MOST_ENDED - len(first))]
     rows = {
         seq: (message_id, of)
-        for seq, message_id, of, payload in database.execute(_ENDED_ROWS, (write_json(list(first.values())),))
+        for seq, message_id, of, payload in database.execute(_ENDED_ROWS, tuple(numbers))
         if read_json(payload).get("kind") not in (InboundKind.COMMAND, InboundKind.BUTTON)
     }
     found = [
@@ -265,7 +269,7 @@ def ended_promises(database: Database, scope: str, key: str, sender: str, limit:
 
 
 def late_promises(database: Database, before: int) -> LatePromises:
-    """Return what was due before *before*."""
+    """Return the promises that were accepted, or due, before *before* and have not ended."""
     messages, oldest = database.execute(_LATE, (before,)).fetchone()
     reminders, oldest_reminder = database.execute(_LATE_REMINDERS, (before,)).fetchone()
     since = min((each for each in (oldest, oldest_reminder) if each is not None), default=None)

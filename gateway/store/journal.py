@@ -481,21 +481,21 @@ class SqlJournal:
         return await self._engine.writer.submit(lambda database: inspection.find_turns(database, query))
 
     async def due_promises(self, key: SessionKey, scope: str, *, sender: str, limit: int) -> tuple[Promise, ...]:
-        """Return what is due in *key* and the chats of *scope*, of *sender* or ("") of all, the oldest first."""
+        """Return the due promises in *key* and the chats of *scope*, of *sender* or ("") of all, the oldest first."""
         place = (quote(scope), write_key(key), quote(sender))
         return await self._engine.writer.submit(lambda database: inspection.due_promises(database, *place, limit))
 
     async def ended_promises(self, key: SessionKey, scope: str, *, sender: str, limit: int) -> tuple[Promise, ...]:
-        """Return how the last promises in *key* ended, of *sender* or ("") of all, the newest first."""
+        """Return the ended promises in *key*, of *sender* or ("") of all, the newest first."""
         place = (quote(scope), write_key(key), quote(sender))
         return await self._engine.writer.submit(lambda database: inspection.ended_promises(database, *place, limit))
 
     async def all_due_promises(self, limit: int) -> tuple[Promise, ...]:
-        """Return what is due in all chats, the oldest first."""
+        """Return the due promises of all chats, the oldest first."""
         return await self._engine.writer.submit(lambda database: inspection.all_due_promises(database, limit))
 
     async def late_promises(self, before: datetime) -> LatePromises:
-        """Return what was due before *before* and has not ended."""
+        """Return the promises that were accepted, or due, before *before* and have not ended."""
         return await self._engine.writer.submit(lambda database: inspection.late_promises(database, micros(before)))
 
     async def depth(self) -> Mapping[str, Any]:

@@ -170,7 +170,7 @@ async def test_the_commands_name_what_there_is(tmp_path: Path) -> None:
     model = HeldScriptModel()
     async with gateway(home=tmp_path, model=model) as parlour:
         ask = parlour.channel.ask
-        assert await ask("c", "/skills") == "Nobody has added skills yet; the bot's operator does, as folders."
+        assert await ask("c", "/skills") == "Skills have not been added yet; the bot's operator does that, as folders."
         write_skill(tmp_path / "skills", "invoices")
         write_skill(tmp_path / "skills", "letters", b"broken")
         await parlour.app.profiles.skills.reload()
