@@ -1,4 +1,4 @@
-"""A skill is listed and used on each platform through its real library, on the page and in the terminal."""
+"""A skill is listed and used, and promises are listed, on each platform through its real library and on the page."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ async def live(talk: PlatformTalk, parlour: InProcessGateway, model: HeldScriptM
     assert "Do it well." in results(model.asked[0])[0]
     await talk.say(f"{prefix}skill orders")
     await talk.wait_shown("know the skill")
+    await talk.say(f"{prefix}promises")
+    await talk.wait_shown("Nothing is due to you.")
     assert len(model.asked) == 1
 
 
