@@ -137,6 +137,14 @@ class Turn:
     lease: TurnLease
     is_control: bool = False  # a command that no queue holds; its lease is of this process alone
 
+    # facts of the lease
+    id: str = field(init=False)
+    key: SessionKey = field(init=False)  # the session
+    row: InboxRow = field(init=False)  # the first inbox row: its sender is the turn's one principal
+    message: InboundMessage = field(init=False)  # the first message
+    is_shared: bool = field(init=False)  # in a chat of several people
+    retried: str = field(init=False)  # the id of the turn that this one answers again; empty except for /retry
+
     # facts
     account: PlatformAccount = field(init=False)  # the sender, whichever bot they wrote to; usage is charged to it
     person: str = field(init=False)  # the person the account belongs to: itself unless accounts are linked
@@ -175,38 +183,10 @@ class Turn:
     def __post_init__(self) -> None:
         """Begin with what an earlier attempt stored."""
         self.draft = TurnDraft(self.lease)
-
-    @property
-    def id(self) -> str:
-        """The turn's id."""
-        return self.lease.turn
-
-    @property
-    def key(self) -> SessionKey:
-        """The session."""
-        return self.lease.key
-
-    @property
-    def row(self) -> InboxRow:
-        """The first inbox row: its sender is the turn's one principal."""
-        return self.lease.rows[0]
-
-    @property
-    def message(self) -> InboundMessage:
-        """The first message."""
-        return self.lease.rows[0].message
-
-    @property
-    def is_shared(self) -> bool:
-        """True in a chat of several people."""
-        return self.message.chat_kind is ChatKind.GROUP
-
-    @property
-    def first_call(self) -> ToolCall | None:
-        """The call that the turn begins with, as if the model had requested it; None = the model decides."""
-        if (allowed := self.allowed) is not None:
-            return self.profile.toolbox.requested(allowed.call)
-        return self.opening_call
+        self.id, self.key, self.row = self.lease.turn, self.lease.key, self.lease.rows[0]
+        self.message = message = self.row.message
+        self.is_shared = message.chat_kind is ChatKind.GROUP
+        self.retried = retried_turn(message.message_id)
 
     @property
     def allowed(self) -> ToolQuestion | None:
@@ -214,9 +194,11 @@ class Turn:
         return allowed_question(self.message)
 
     @property
-    def retried(self) -> str:
-        """The id of the turn that this one answers again; empty except for /retry."""
-        return retried_turn(self.message.message_id)
+    def first_call(self) -> ToolCall | None:
+        """The call that the turn begins with, as if the model had requested it; None = the model decides."""
+        if (allowed := self.allowed) is not None:
+            return self.profile.toolbox.requested(allowed.call)
+        return self.opening_call
 
     @property
     def attribution(self) -> UsageAttribution:

@@ -32,7 +32,6 @@ from gateway.events import (
     InboundKind,
     InboundMessage,
     MessageButton,
-    MessagePart,
     OutboundKind,
     OutboundMessage,
     SessionKey,
@@ -218,11 +217,6 @@ class TurnServices:
         if self.isolation == "strict" and (noted is None or noted.name != turn.account.name):
             await self.links.note_chat(turn.key, turn.account)
 
-    def _plan_reply(self, turn: Turn, outbound: Sequence[OutboundMessage]) -> tuple[MessagePart, ...]:
-        """Return the parts of the reply if it can be sent at once; those of a doubtful turn are looked up first."""
-        is_reply = bool(outbound) and outbound[0].key == turn.key and not turn.lease.is_uncertain
-        return self.previews.plan_at_once(outbound[0]) if is_reply else ()
-
     async def finish(
         self,
         turn: Turn,
@@ -255,11 +249,14 @@ class TurnServices:
         if conversation is not None:
             record = conversation.with_mark(record)
             due = due_jobs(conversation, record)
+        # The parts of a reply that can be sent at once; those of a doubtful turn are looked up first.
+        is_reply = bool(outbound) and outbound[0].key == turn.key and not turn.lease.is_uncertain
+        is_sendable = is_reply and not turn.is_control
         all_jobs = (*draft.jobs(turn.account.name, record.at, turn.scope), *jobs, *due)
         commit = TurnCommit(
             record=record,
             outbound=tuple(outbound),
-            parts=() if turn.is_control else self._plan_reply(turn, outbound),
+            parts=self.previews.plan_at_once(outbound[0]) if is_sendable else (),
             ends=(*draft.ended_jobs, *ends),
             jobs=all_jobs,
             advances=tuple(advances),

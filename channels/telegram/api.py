@@ -393,7 +393,9 @@ class ApiRetrier:
             except TelegramError as error:
                 pause = self._note_unreachable(error)
             else:
-                self._note_reached()
+                if self._failures or self._is_conflict_logged:
+                    log.info("telegram.reached", channel=self._name)
+                self._failures, self._is_conflict_logged = 0, False
                 return answer
             await asyncio.sleep(pause)
 
@@ -421,8 +423,3 @@ class ApiRetrier:
         pause = exponential_delay(self._failures, self._waits.first, self._waits.longest)
         log.warning("telegram.unreachable", channel=self._name, reason=describe_error(error), seconds=pause)
         return pause
-
-    def _note_reached(self) -> None:
-        if self._failures or self._is_conflict_logged:
-            log.info("telegram.reached", channel=self._name)
-        self._failures, self._is_conflict_logged = 0, False

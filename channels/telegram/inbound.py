@@ -209,7 +209,9 @@ class TelegramPoller:
         if offset is not None:
             query["offset"] = offset
         updates = await self._request.post(f"{self._address}?{urlencode(query)}", read_timeout=POLL_SECONDS + 5.0)
-        if not isinstance(updates, list) or not all(_is_update(each) for each in updates):
+        if not isinstance(updates, list) or not all(
+            isinstance(each, dict) and isinstance(each.get("update_id"), int) for each in updates
+        ):
             raise TelegramError("the answer to getUpdates is no list of updates")
         return updates
 
@@ -233,10 +235,6 @@ class TelegramPoller:
         else:
             raise error
         await asyncio.sleep(self._waits.store)
-
-
-def _is_update(update: Any) -> bool:
-    return isinstance(update, dict) and isinstance(update.get("update_id"), int)
 
 
 # -- webhook ---------------------------------------------------------------------------------------
