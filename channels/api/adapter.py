@@ -83,6 +83,7 @@ class AnswerSubscription:
     kind: str = OutboundKind.ANSWER
     is_over: bool = False
     is_closing: bool = False  # the gateway stops
+    has_other: bool = False  # another turn was answered since the last look
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def show(self, frame: Mapping[str, Any]) -> None:
@@ -90,6 +91,11 @@ class AnswerSubscription:
         if self.message_id == frame["answers"]:
             self.turn = frame["turn"]
         if frame["turn"] != self.turn:
+            if (
+                frame["last"] and frame["kind"] != OutboundKind.PREVIEW
+            ):  # our message may have been merged into that turn
+                self.has_other = True
+                self.news.set()
             return
         if frame["kind"] == OutboundKind.PREVIEW:
             self.preview = frame["text"]
@@ -98,6 +104,16 @@ class AnswerSubscription:
             self.kind = frame["kind"]
             self.is_over = self.is_over or frame["last"]
         self.news.set()
+
+    async def wait_news(self, seconds: float) -> bool:
+        """Wait for the next news at most *seconds*; return False on a timeout."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.news.wait()
+        except TimeoutError:
+            return False
+        self.news.clear()
+        return True
 
     @property
     def text(self) -> str:
@@ -363,7 +379,7 @@ class ApiChannel:
     # -- answers -------------------------------------------------------------------------------------
 
     async def follow(self, accepted: AcceptedRequest) -> AsyncGenerator[ApiAnswer | None]:
-        """Yield the answer as it grows, and last the whole; None where there was nothing new for a while.
+        """Yield the answer as it grows, and last the whole; None after a while without news.
 
         Raises ApiError when the gateway stops.
         """
@@ -373,33 +389,34 @@ class ApiChannel:
             return
         looks = ended_at = 0
         shown = ""
-        while True:
-            if subscription.is_over:
-                yield ApiAnswer(subscription.text, is_over=True, kind=subscription.kind, turn=subscription.turn)
-                return
+        while not subscription.is_over:
             if subscription.is_closing:
                 raise unavailable("the gateway is stopping; the same request gets the answer when it is back")
+            if subscription.has_other and (stored := await self._read_merged(accepted)) is not None:
+                yield stored
+                return
             if subscription.preview != shown:
                 shown = subscription.preview
                 yield ApiAnswer(shown, turn=subscription.turn)
-                continue
-            subscription.news.clear()
-            try:
-                async with asyncio.timeout(_LOOK_EVERY):
-                    await subscription.news.wait()
-                continue
-            except TimeoutError:
+            elif not await subscription.wait_news(_LOOK_EVERY):
                 looks += 1
-            if not ended_at and await self._has_ended(subscription.key, accepted.row, looks):
-                ended_at = looks
-            if ended_at and looks >= ended_at + _GRACE:
-                stored = await self._read_answer(subscription)
-                if stored is not None or not subscription.parts:
-                    yield stored or ApiAnswer("", is_over=True, turn=subscription.turn)
-                    return
-                subscription.is_over = True
-                continue
-            yield None
+                if not ended_at and await self._has_ended(subscription.key, accepted.row, looks):
+                    ended_at = looks
+                if ended_at and looks >= ended_at + _GRACE:
+                    break
+                yield None
+        if not subscription.is_over and (stored := await self._read_answer(subscription)) is not None:
+            yield stored
+            return
+        yield ApiAnswer(subscription.text, is_over=True, kind=subscription.kind, turn=subscription.turn)
+
+    async def _read_merged(self, accepted: AcceptedRequest) -> ApiAnswer | None:
+        """Return the stored answer of another turn, if the message was merged into that."""
+        subscription = accepted.subscription
+        subscription.has_other = False
+        if subscription.parts or not await self._has_ended(subscription.key, accepted.row, 0):
+            return None
+        return await self._read_answer(subscription)
 
     async def _has_ended(self, key: SessionKey, row: int, looks: int) -> bool:
         state = self._context.state

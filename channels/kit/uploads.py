@@ -1,4 +1,4 @@
-"""Uploaded files, written to disk before their sender is told and kept until after their message is answered.
+"""Uploaded files, written to disk before their sender is notified and kept until after their message is answered.
 
 Each is one file named by a token: a line of JSON (owner, name and type), then the bytes. A stored message names the
 token, so that a restart between the two loses nothing.

@@ -203,7 +203,11 @@ async def test_words_said_twice_without_a_history_are_two_messages(api: Api) -> 
 async def test_two_equal_requests_at_once_are_one_message(api: Api) -> None:
     """A client that gave up and asks again meanwhile costs one turn."""
     create = api.client().chat.completions.create
-    answers = await asyncio.gather(*(create(model="parlour", messages=[HELLO]) for _ in range(4)))
+    api.model.may_answer.clear()
+    asking = [asyncio.create_task(create(model="parlour", messages=[HELLO])) for _ in range(4)]
+    await eventually(lambda: sum(bool(each.message_id) for each in api.channel._all_subscriptions()) == 4)
+    api.model.may_answer.set()
+    answers = await asyncio.gather(*asking)
     assert {each.choices[0].message.content for each in answers} == {"1: hello"}
     assert len(api.model.asked) == 1
 
@@ -415,3 +419,20 @@ async def test_a_script_of_node(api: Api, tmp_path: Path) -> None:
     )
     printed, _ = await process.communicate()
     assert json.loads(printed) == ["1: hello", "[DONE]"]
+
+
+async def test_messages_that_become_one_turn_have_one_answer() -> None:
+    """Each of their requests gets it, also the one in the middle, whose message the answer does not name."""
+    async with running(PARLOUR_AGENT__MERGE="burst") as api:
+        create = api.client().chat.completions.create
+        api.model.may_answer.clear()
+        first = asyncio.create_task(create(model="parlour", messages=[HELLO]))
+        await eventually(lambda: len(api.model.asked) == 1)
+        others: list[Any] = []
+        for n in range(3):
+            others.append(asyncio.create_task(create(model="parlour", messages=[{"role": "user", "content": f"n{n}"}])))
+            await eventually(lambda n=n: len(next(iter(api.channel._subscriptions.values()))) == n + 2)  # type: ignore[misc]
+        api.model.may_answer.set()
+        answers = await asyncio.gather(first, *others)
+    assert all(each.choices[0].message.content for each in answers)
+    assert len({each.choices[0].message.content for each in answers[1:]}) == len(api.model.asked) - 1
