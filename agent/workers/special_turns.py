@@ -7,7 +7,6 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from agent.base import transcript_lines as build
@@ -28,7 +27,7 @@ from agent.reminders.reminder_jobs import FAILED, REVOKED, settle_job, snooze_bu
 from agent.tools.tool_questions import ToolQuestion, denial_prefix, jobs_prefix
 from agent.turns.prompt_assembly import speaker_fields
 from agent.turns.turn import Turn
-from agent.workers.turn_services import TurnServices, build_reply
+from agent.workers.turn_services import TurnServices, build_reply, call_person
 from gateway.events import OutboundKind, OutboundMessage, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
@@ -281,12 +280,6 @@ class ReminderTurnRunner:
 def _late_line(reminder: Reminder, language: str) -> str:
     missed = f" ({translate('reminders.missed_bare', language, count=reminder.missed)})" if reminder.missed else ""
     return f"- {format_moment(reminder.due, reminder.zone, language)}: {short(reminder.text)}{missed}"
-
-
-def call_person(turn: Turn, message: OutboundMessage) -> OutboundMessage:
-    """Return a message to a shared chat that mentions the turn's person, and no one else."""
-    sender = turn.message.sender
-    return replace(message, calls=sender.id, calls_name=sender.name)
 
 
 def is_nothing(turn: Turn, answer: str) -> bool:

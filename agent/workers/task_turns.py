@@ -31,8 +31,7 @@ from agent.tools.tool import ToolKind, collect_sources
 from agent.turns.agent_loop import CallReview, LoopResult
 from agent.turns.call_review import CallResult
 from agent.turns.turn import Turn
-from agent.workers.special_turns import call_person
-from agent.workers.turn_services import TurnServices, build_reply
+from agent.workers.turn_services import TurnServices, build_reply, call_person
 from gateway.events import InboundMessage, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports.journal import InboxRow, Job, JobAdvance, MessageOutcome, SessionRow, TurnLease, TurnStep

@@ -24,13 +24,12 @@ from agent.turns.turn import Turn
 from agent.workers.special_turns import (
     CommandTurnRunner,
     ReminderTurnRunner,
-    call_person,
     failure_jobs,
     is_nothing,
     revocation_jobs,
 )
 from agent.workers.task_turns import TaskRunner
-from agent.workers.turn_services import TurnServices, build_reply
+from agent.workers.turn_services import TurnServices, build_reply, call_person
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, Role, SessionKey, short_turn_id
 from gateway.i18n import translate

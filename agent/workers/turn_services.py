@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -318,3 +318,9 @@ def build_reply(
             sources=sources,
         ),
     )
+
+
+def call_person(turn: Turn, message: OutboundMessage) -> OutboundMessage:
+    """Return a message to a shared chat that mentions the turn's person, and no one else."""
+    sender = turn.message.sender
+    return replace(message, calls=sender.id, calls_name=sender.name)

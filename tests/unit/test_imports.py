@@ -44,7 +44,7 @@ FORBIDDEN = [
     ("gateway/planted.py", "import agent.base.locks", "only gateway.app and the CLI"),
     ("channels/planted_too/__init__.py", "import channels.planted", "channels never see each other"),
     ("gateway/ports/planted.py", "import gateway.i18n", "the CLI is above"),
-    ("agent/memory/storage/planted.py", "import agent.memory.storage.scope_documents", "memory in layers"),
+    ("agent/memory/storage/planted.py", "import agent.memory.editing.text_operations", "memory in layers"),
     ("agent/tools/planted.py", "import agent.turns.turn", "agent in layers"),
     ("agent/base/planted.py", "import agent.llm.chat_model", "agent in layers"),
     ("agent/memory/editing/planted.py", "import agent.memory.update.consolidator", "memory in layers"),
