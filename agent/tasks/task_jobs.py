@@ -85,7 +85,7 @@ def state_words(task: Task, now: datetime, zone: str, language: str) -> str:
     """Return how far *task* is, or how and when it ended, for people."""
     if task.state is TaskState.RUNNING and task.started_at is not None:
         minutes = int((now - task.started_at).total_seconds() // 60)
-        return translate("tasks.is_running", language, minutes=minutes, steps=task.model_calls)
+        return translate("tasks.running_since", language, minutes=minutes, steps=task.model_calls)
     state = translate(f"tasks.is_{task.state}", language)
     return state if task.ended_at is None else f"{state}, {format_moment(task.ended_at, zone, language)}"
 
