@@ -118,8 +118,7 @@ class _SealedTokens:
     refresh: str = field(repr=False)
 
     def is_of(self, server: LoginServer) -> bool:
-        config = server.config
-        return (self.url, self.issuer, self.client_id) == (server.url, config.issuer, config.client_id)
+        return [self.url, self.issuer, self.client_id] == _place(server)
 
 
 class LoginVault:
@@ -233,15 +232,17 @@ class PersonLogins:
         self._now = now
         self._refreshes: set[asyncio.Task[bool]] = set()
 
-    @property
-    def redirect(self) -> str:
-        """The address to which authorization servers send people back."""
-        return f"{self._address()}/oauth/callback"
+    def redirect(self, name: str) -> str:
+        """Return the address to which the authorization server of the server *name* sends people back.
 
-    @property
-    def document(self) -> str:
-        """The address of this client's metadata, by which a server may know it without a registration."""
-        return f"{self._address()}/oauth/client.json"
+        Each has its own (RFC 9700, 4.4): one that is hostile could otherwise send people on to another, whose code
+        would come back as its own, and get code and verifier.
+        """
+        return f"{self._address()}/oauth/callback/{name}"
+
+    def document(self, name: str) -> str:
+        """Return the address of this client's metadata, by which a server may know it without a registration."""
+        return f"{self._address()}/oauth/client/{name}.json"
 
     async def close(self) -> None:
         """Wait until refreshes that have begun are stored."""
@@ -266,18 +267,19 @@ class PersonLogins:
         row = f"{_ATTEMPT}{_hash(state)}"
         fields = {
             "server": name,
+            "place": _place(server),
             "account": account.name,
             "language": language,
             "expires": (self._now() + ATTEMPT_LASTS).timestamp(),
             "sealed": self.vault.seal(verifier, row),
         }
         await self._state.save(row, json.dumps(fields))
-        return sign_in_address(server.config, redirect=self.redirect, state=state, verifier=verifier)
+        return sign_in_address(server.config, redirect=self.redirect(name), state=state, verifier=verifier)
 
     async def take_callback(
-        self, *, state: str, code: str, issuer: str | None, error: str
+        self, name: str, *, state: str, code: str, issuer: str | None, error: str
     ) -> tuple[CallbackResult, str, str, str]:
-        """Take what an authorization server sends a browser back with, once; at any gateway.
+        """Take what the authorization server of the server *name* sends a browser back with, once; at any gateway.
 
         Return the result, the language of the person, the server and the code to type: the browser may be of another
         person, who was sent the link, so the tokens wait until the person of the link types the code.
@@ -288,10 +290,13 @@ class PersonLogins:
         if text is None:
             return CallbackResult.UNKNOWN, "", "", ""
         fields = json.loads(text)
-        language, server = fields["language"], self._server(fields["server"])
+        language, server = fields["language"], self._server(name)
         verifier = self.vault.open(fields["sealed"], row)
         if fields["expires"] <= self._now().timestamp() or server is None or verifier is None:
             return CallbackResult.UNKNOWN, language, "", ""
+        if fields["server"] != name or fields["place"] != _place(server):  # a code of another authorization server
+            log.warning("login.wrong_server", server=name, begun_at=fields["server"])
+            return CallbackResult.FAILED, language, name, ""
         config = server.config
         has_issuer = config.sends_issuer or issuer is not None
         if has_issuer and issuer != config.issuer:  # also where it answers with an error
@@ -301,7 +306,7 @@ class PersonLogins:
             return CallbackResult.DENIED, language, server.name, ""
         try:
             tokens = await self.client.redeem(
-                config, self._client_secret(server), code=code, verifier=verifier, redirect=self.redirect
+                config, self._client_secret(server), code=code, verifier=verifier, redirect=self.redirect(name)
             )
         except OAuthFailed as failed:
             log.warning("login.failed", server=server.name, reason=str(failed))
@@ -519,6 +524,11 @@ class PersonLogins:
 def client_row(server: str) -> str:
     """Return the name that the client secret of a server is sealed with."""
     return f"client/{server}"
+
+
+def _place(server: LoginServer) -> list[str]:
+    """Return what a sign-in and its tokens are bound to."""
+    return [server.url, server.config.issuer, server.config.client_id]
 
 
 def _login_name(server: str, account: str) -> str:

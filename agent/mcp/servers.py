@@ -279,10 +279,12 @@ class McpServers:
         await logins.vault.make_key()
         try:
             found = await logins.client.read_metadata(server.address, issuer)
-            if not client_id and (secret or not found.takes_documents or not logins.document.startswith("https://")):
+            if not client_id and (
+                secret or not found.takes_documents or not logins.document(name).startswith("https://")
+            ):
                 raise UserError(
                     f"{found.issuer} has to know this gateway: register an application there with the redirect address"
-                    f" {logins.redirect}, and run `parlour mcp login {name} --client-id ID`"
+                    f" {logins.redirect(name)}, and run `parlour mcp login {name} --client-id ID`"
                     + ("" if found.takes_documents is False else "; or set web.public_url to an https address")
                 )
             config = LoginConfig(
@@ -291,7 +293,7 @@ class McpServers:
                 authorize=found.authorize,
                 token=found.token,
                 revoke=found.revoke,
-                client_id=client_id or logins.document,
+                client_id=client_id or logins.document(name),
                 secret=logins.vault.seal(secret, client_row(name)) if secret else "",
                 auth_method=choose_auth_method(found, has_secret=bool(secret)),
                 scopes=parse_scopes(scopes) or found.scopes,

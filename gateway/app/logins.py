@@ -1,7 +1,7 @@
 """Builds people's logins at services, and the pages of the web server that a sign-in needs.
 
-`/oauth/callback` is where an authorization server sends a browser back to, at any gateway: the attempt is a row. Its
-page has no text of another server. `/oauth/client.json` is this client's metadata, read by authorization servers.
+`/oauth/callback/NAME` is where the authorization server of a server sends a browser back to, at any gateway: the
+attempt is a row. Its page has no text of another server. `/oauth/client/NAME.json` is the metadata of the client there.
 """
 
 from __future__ import annotations
@@ -73,20 +73,22 @@ def login_routes(app: Runtime) -> list[Route]:
             return _page(CallbackResult.UNKNOWN, app.settings.language)
         try:
             result, language, server, confirmation = await app.logins.take_callback(
-                state=state, code=code, issuer=given.get("iss"), error=error
+                request.path_params["name"], state=state, code=code, issuer=given.get("iss"), error=error
             )
         except (StoreUnavailable, UserError) as wrong:
             log.warning("login.callback_failed", reason=str(wrong))
             return _page(CallbackResult.FAILED, app.settings.language)
         return _page(result, language or app.settings.language, server=server, confirmation=confirmation)
 
-    async def client(_: Request) -> Response:
-        logins = app.logins
+    async def client(request: Request) -> Response:
+        logins, name = app.logins, request.path_params["name"]
+        if name not in [each.name for each in app.mcp.servers]:
+            return JSONResponse({"error": "no server has this name"}, 404)
         return JSONResponse(
             {
-                "client_id": logins.document,
+                "client_id": logins.document(name),
                 "client_name": "Parlour",
-                "redirect_uris": [logins.redirect],
+                "redirect_uris": [logins.redirect(name)],
                 "grant_types": ["authorization_code", "refresh_token"],
                 "response_types": ["code"],
                 "token_endpoint_auth_method": "none",
@@ -94,8 +96,8 @@ def login_routes(app: Runtime) -> list[Route]:
         )
 
     return [
-        Route("/oauth/callback", callback, methods=["GET"]),
-        Route("/oauth/client.json", client, methods=["GET"]),
+        Route("/oauth/callback/{name}", callback, methods=["GET"]),
+        Route("/oauth/client/{name}.json", client, methods=["GET"]),
     ]
 
 

@@ -137,7 +137,7 @@ async def sign_in(logins: PersonLogins) -> None:
     await logins.vault.make_key()
     url = await logins.begin("tracker", ANN, language="en")
     state = url.partition("state=")[2].partition("&")[0]
-    result, _, _, typed = await logins.take_callback(state=state, code="c", issuer=None, error="")
+    result, _, _, typed = await logins.take_callback("tracker", state=state, code="c", issuer=None, error="")
     assert result is CallbackResult.DONE
     assert await logins.finish("tracker", ANN, typed)
 

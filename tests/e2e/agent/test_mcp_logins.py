@@ -50,7 +50,7 @@ async def signed_up(*turns: Any, **options: Any) -> AsyncIterator[tuple[InProces
 async def set_up(parlour: InProcessGateway, server: AuthorizationServer) -> None:
     """Do what the owner does."""
     await call(parlour, "mcp add", name="tracker", url=server.url, private=True)
-    server.register(parlour.app.logins.redirect)
+    server.register(parlour.app.logins.redirect("tracker"))
     await call(parlour, "mcp login", name="tracker", client_id=CLIENT, client_secret=SECRET)
     await sign_in(parlour, server, "ann", "owner@tracker")
     await call(parlour, "mcp review", name="tracker", accept=True, person="pocket:ann")
@@ -59,9 +59,9 @@ async def set_up(parlour: InProcessGateway, server: AuthorizationServer) -> None
     await call(parlour, "mcp allow", name="tracker", tools="create_issue")
 
 
-async def link(parlour: InProcessGateway, who: str) -> str:
+async def link(parlour: InProcessGateway, who: str, server: str = "tracker") -> str:
     """Return the link that *who* gets in a direct chat."""
-    answer = await parlour.channel.ask(who, "/login tracker", sender=who)
+    answer = await parlour.channel.ask(who, f"/login {server}", sender=who)
     found = re.search(r"http\S+", answer)
     assert found, answer
     return found[0]
@@ -175,12 +175,13 @@ async def test_a_state_is_used_once_and_ends() -> None:
         url = await link(parlour, "ann")
         async with aiohttp.ClientSession() as browser, browser.get(url, allow_redirects=False) as response:
             back = response.headers["Location"]
+        redirect = parlour.app.logins.redirect("tracker")
         assert (await open_page(back))[0] == 200
         status, page = await open_page(back)
         assert status == 400
         assert "has been used, or is too old" in page
-        assert (await open_page(f"{parlour.app.logins.redirect}?state=<b>x&code=y"))[0] == 400
-        assert (await open_page(parlour.app.logins.redirect))[0] == 400
+        assert (await open_page(f"{redirect}?state=<b>x&code=y"))[0] == 400
+        assert (await open_page(redirect))[0] == 400
         late = await link(parlour, "ann")
         clock.passed += timedelta(minutes=11)
         assert (await open_page(late))[0] == 400
@@ -200,7 +201,7 @@ async def test_an_answer_of_another_issuer_is_refused(iss: str | None, is_promis
     async with oauth_mcp_server() as (server, _), gateway(policy=ANYBODY) as parlour:
         server.metadata["authorization_response_iss_parameter_supported"] = is_promised
         await call(parlour, "mcp add", name="tracker", url=server.url, private=True)
-        server.register(parlour.app.logins.redirect)
+        server.register(parlour.app.logins.redirect("tracker"))
         await call(parlour, "mcp login", name="tracker", client_id=CLIENT, client_secret=SECRET)
         server.iss = iss
         status, page = await open_page(await link(parlour, "ann"))
@@ -215,10 +216,9 @@ async def test_texts_of_others_are_not_shown() -> None:
         server.is_denied = True
         url = await link(parlour, "ann")
         state = parse_qs(urlsplit(url).query)["state"][0]
+        redirect = parlour.app.logins.redirect("tracker")
         nasty = "<script>alert(1)</script>"
-        status, page = await open_page(
-            f"{parlour.app.logins.redirect}?state={state}&error={nasty}&error_description={nasty}"
-        )
+        status, page = await open_page(f"{redirect}?state={state}&error={nasty}&error_description={nasty}")
         assert status == 200
         assert "have not allowed it" in page
         assert "script" not in page
