@@ -24,6 +24,7 @@ KILLS = {
     "alert": (8, (0.8,)),
     "question": (25, (0.6,)),
     "reminder": (40, (0.5,)),
+    "task": (60, (0.5,)),
 }
 PLOTS = {**ACCESS_PLOTS, **TOOL_PLOTS}
 
