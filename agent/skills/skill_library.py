@@ -165,10 +165,11 @@ def _build_tool(library: SkillLibrary) -> Tool:
 
 
 def survey_folder(folder: Path) -> object:
-    """Return a value that changes with the names in *folder* and with each SKILL.md."""
+    """Return a value that changes with the names in *folder*, who may write to it, and each SKILL.md."""
     found: list[object] = []
     try:
         names = _folder_names(folder)
+        found += [folder.stat().st_mode] if names else []
     except OSError as error:
         return (error.errno,)
     for name in names:
@@ -218,8 +219,14 @@ def _folder_names(folder: Path) -> Sequence[str]:
     """Return the names of the folders in *folder*, sorted; none where it does not exist. Raises OSError."""
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         found = [each for each, _ in zip(entries, range(_MOST_ENTRIES), strict=False)]
-        return sorted(each.name for each in found if each.is_dir() and not each.name.startswith("."))
+        return sorted(each.name for each in found if not each.name.startswith(".") and _is_folder(each))
     return ()
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # of links in a circle
+        return entry.is_dir()
+    return False
 
 
 def _read_skill(folder: Path, name: str) -> Skill:
@@ -260,7 +267,7 @@ def parse_front_matter(text: str) -> tuple[Mapping[str, str], str]:
         for wrong in _forbidden_yaml(front):
             raise InvalidSkill(f"its front matter has {wrong}", "write plain fields, such as description: text")
         node = yaml.compose(front, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # of an escape that is no character, for example
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 2}" if mark is not None else ""
         raise InvalidSkill(
@@ -309,7 +316,7 @@ def list_skill_files(folder: Path, name: str) -> Sequence[str]:
                 if entry.name.startswith(".") or not entry.name.isprintable() or path == MAIN:
                     continue
                 if not entry.is_dir(follow_symlinks=False):
-                    found += [path] * (entry.is_file() and _is_inside(folder, f"{name}/{path}"))
+                    found += [path] * _is_file_inside(folder, f"{name}/{path}")
                 elif path.count("/") + 2 <= MOST_LEVELS:
                     waiting.append(f"{path}/")
     return sorted(found)[:MOST_LISTED]
@@ -325,9 +332,9 @@ def read_skill_file(folder: Path, name: str, file: str) -> str:
     return _decode(_read_bytes(folder, f"{name}/{file}", FILE_BYTES))
 
 
-def _is_inside(folder: Path, path: str) -> bool:
-    root = os.path.realpath(folder)
-    return os.path.realpath(folder / path).startswith(f"{root}/")
+def _is_file_inside(folder: Path, path: str) -> bool:
+    real = os.path.realpath(folder / path)  # of links in a circle, one that is no file
+    return real.startswith(f"{os.path.realpath(folder)}/") and Path(real).is_file()
 
 
 def _read_bytes(folder: Path, path: str, most: int) -> bytes:

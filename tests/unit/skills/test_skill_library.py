@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from agent.skills.skill_library import (
     MOST_LISTED,
     MOST_SKILLS,
     SkillLibrary,
+    list_skill_files,
     read_skills,
 )
 from agent.tools.toolbox import Toolbox
@@ -59,6 +61,9 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "huge": (PLAIN.encode() + b"x" * MAIN_BYTES, "more than 64,000 bytes"),
     "binary": (b"\x7fELF" + bytes(range(256)) * 4, "is not text"),
     "zeros": (PLAIN.encode() + b"\0", "is not text"),
+    "an escape that is no character": (_front("name: invoices", 'description: "\\UFFFFFFFF"'), "not valid YAML"),
+    "an escape beyond all characters": (_front("name: invoices", 'description: "\\U00FFFFFF"'), "not valid YAML"),
+    "a number of 5,000 digits": (_front(f"%YAML 1.{'9' * 5_000}", "name: invoices"), "not valid YAML"),
     "UTF-16": (PLAIN.encode("utf-16"), "is not text"),
 }
 
@@ -155,6 +160,28 @@ def test_a_folder_that_everybody_can_write_to_is_not_used(tmp_path: Path) -> Non
     skills, faults = read_skills(tmp_path)
     assert not skills
     assert faults[0].remedy == f"run chmod o-w {tmp_path}"
+
+
+async def test_who_may_write_is_looked_at_again(tmp_path: Path) -> None:
+    """The remedy of an open folder counts without a restart, and so does opening it."""
+    write_skill(tmp_path, "letters")
+    library = SkillLibrary(tmp_path)
+    for mode, names in ((0o777, []), (0o755, ["letters"]), (0o777, [])):
+        await asyncio.to_thread(tmp_path.chmod, mode)
+        await library.reload()
+        assert [each.name for each in library.skills] == names
+        assert bool(library.faults) is not bool(names)
+
+
+def test_links_in_a_circle_take_nothing_else_away(tmp_path: Path) -> None:
+    """Neither the other skills beside them, nor the other files."""
+    own = write_skill(tmp_path, "letters")
+    (own / "prices.md").write_text("1")
+    for folder in (tmp_path, own):
+        (folder / "a").symlink_to("b")
+        (folder / "b").symlink_to("a")
+    assert [each.name for each in read_skills(tmp_path)[0]] == ["letters"]
+    assert list_skill_files(tmp_path, "letters") == ["prices.md"]
 
 
 def test_there_is_a_limit_of_skills_and_of_their_descriptions(tmp_path: Path) -> None:
