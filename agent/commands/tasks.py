@@ -87,16 +87,13 @@ async def _own_reminders(context: CommandContext) -> list[Reminder]:
     """Return the reminders of the sender that are still to come, paused ones included."""
     found = [each for each in await reminder_access(context).read_all() if not each.is_fired]
     names = {each.name for each in context.turn.accounts}
-    return [each for each in found if not context.turn.is_shared or each.person in names][:_MOST_DUE]
+    return [each for each in found if each.person in names][:_MOST_DUE]
 
 
 async def _own_tasks(context: CommandContext) -> list[Task]:
     """Return the tasks of the sender that have not ended."""
-    found = await context.turn.bind_tasks(context.services.tasks, lambda: context.now).read_all()
-    names = {each.name for each in context.turn.accounts}
-    return [each for each in found if not each.state.is_over and (not context.turn.is_shared or each.person in names)][
-        :_MOST_DUE
-    ]
+    access = context.turn.bind_tasks(context.services.tasks, lambda: context.now)
+    return [each for each in await access.read_all() if access.is_own(each) and not each.state.is_over][:_MOST_DUE]
 
 
 def _promise_line(context: CommandContext, promise: Promise) -> str:

@@ -99,6 +99,7 @@ class StoredConversations:
     reopen: Callable[[str], None]
     now: Callable[[], datetime]
     has_titles: bool = False
+    own_jobs: Collection[str] = ()  # kinds of jobs that go with their conversation, which their payload has as `key`
     disk: Disk = field(default_factory=Disk)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _watchers: list[Callable[[SessionKey], None]] = field(default_factory=list)
@@ -263,6 +264,9 @@ class StoredConversations:
         # Turns after the files that only they name: after a crash they are still there to find them.
         count = await self.transcripts.remove_turns(scope, keys=keys)
         await asyncio.to_thread(self._remove_damaged, scope, key)
+        for each in await self.jobs.pending_in(scope):
+            if each.kind in self.own_jobs and each.payload.get("key") == job.payload["key"]:
+                await self.jobs.finish(each)
         await pay_mirror(self.home, scope, self.disk, erasure=f"conversation:{key}")
         await self.store.drop_sessions(keys)
         await self.drop(keys)  # last, because it says that there is something to erase

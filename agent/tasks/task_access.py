@@ -43,14 +43,21 @@ class TaskAccess:
     staged_jobs: Callable[[], Iterable[Job]] = tuple
 
     async def read_all(self) -> Sequence[Task]:
-        """Return the tasks of this chat and its threads, those that wait or run first, the newest before others."""
+        """Return the tasks that wait or run first, the newest before others.
+
+        In a shared chat they are those of the chat and its threads, elsewhere those of the sender.
+        """
         is_shared = self.message.chat_kind is ChatKind.GROUP
         found = tasks_in(await self.services.jobs.pending_in(self.scope))
-        return [each for each in found if not is_shared or each.key.parent == self.key.parent]
+        return [each for each in found if (each.key.parent == self.key.parent if is_shared else self.is_own(each))]
+
+    def is_own(self, task: Task) -> bool:
+        """Return True if the turn's person set the task."""
+        return task.person in self._names
 
     def may_stop(self, task: Task) -> bool:
         """Return True if the turn's person set the task, or is an admin of a shared chat."""
-        return task.person in self._names or self.role.covers(Role.ADMIN)
+        return self.is_own(task) or self.role.covers(Role.ADMIN)
 
     async def build(self, goal: str, *, call_key: str, is_tainted: bool) -> Task:
         """Return a new task, for which its whole budget is left of the person's caps. Raises ToolFailed."""
@@ -61,7 +68,7 @@ class TaskAccess:
             raise ToolFailed(f"a task has at most {LONGEST_GOAL} bytes; this one has {size}")
         limits = self.services.limits
         pending = [*tasks_in(await self.services.jobs.pending_of(TASK)), *tasks_in(self.staged_jobs())]
-        pending = [each for each in pending if each.person in self._names and not each.state.is_over]
+        pending = [each for each in pending if self.is_own(each) and not each.state.is_over]
         if len(pending) >= limits.person_tasks:
             raise ToolFailed(f"limit reached: {limits.person_tasks} tasks at once; `/tasks` lists and stops them")
         await self._check_caps(pending)

@@ -129,6 +129,8 @@ class TaskRunner:
     async def _follow(self, job: Job, task: Task) -> Task | RetryJobLater:
         """Return the task after its next step."""
         services, now = self._services, self._services.now()
+        if job.attempts >= _MOST_TRIES:
+            return task.end(TaskState.FAILED, now)
         row = InboxRow(seq=0, message=task.message(now), accepted_at=now)
         context = services.context_of(row.message)
         if context.scope != job.scope:
@@ -138,8 +140,6 @@ class TaskRunner:
             return task.end(TaskState.REVOKED, now)
         if task.state is TaskState.WAITING:
             return task.start(now)
-        if job.attempts >= _MOST_TRIES:
-            return task.end(TaskState.FAILED, now)
         limits = services.tasks.limits
         seconds = ((task.started_at or now) + limits.duration - now).total_seconds()
         turn = await self._open(task, row, context, admission) if seconds > 0 else None
@@ -162,6 +162,8 @@ class TaskRunner:
                 self._running[task.id] = limit
                 result = await loop.think(turn)
         except TimeoutError:
+            if not limit.expired():  # the model's own, which counts as an attempt
+                raise
             if loop_time() < until:
                 return RetryJobLater(_ONCE_MORE, "it was interrupted", counts=False)
             return task.end(TaskState.EXHAUSTED, self._services.now())
@@ -251,7 +253,8 @@ class TaskRunner:
     async def run_end(self, turn: Turn) -> bool:
         """Commit the end of a task as the bot's message, once; return False for any other turn.
 
-        A task that was stopped or forgotten since says nothing.
+        A task that was stopped or forgotten since says nothing. One that waited behind other turns for so long that its
+        job looks for it no more still has its result.
         """
         if not is_task_end(turn.message):
             return False
@@ -259,8 +262,9 @@ class TaskRunner:
         ended: tuple[Task, Job] | None = None
         for job in await self._jobs.pending_in(turn.scope):
             for task in tasks_in([job]):
-                if task.message(task.set_at).message_id == turn.message.message_id and not task.is_delivered:
-                    ended = (task, job) if task.state.is_over else ended
+                is_it = task.message(task.set_at).message_id == turn.message.message_id
+                if is_it and task.state.is_over and task.state is not TaskState.STOPPED:
+                    ended = (task, job)
         await services.load_conversation(turn)
         services.add_notes(turn)
         if ended is None:

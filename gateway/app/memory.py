@@ -135,6 +135,7 @@ def build_memory(app: Runtime) -> MemoryServices:
         reopen=conversations.forget_scope,
         now=now,
         has_titles=can_summarise,
+        own_jobs=frozenset((*TASK_JOBS.names, *TASK_END_JOBS.names)),
     )
     linker = AccountLinker(
         links=store.links,

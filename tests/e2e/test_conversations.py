@@ -20,6 +20,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.memory.conversations import DELETE_CONVERSATION, StoredConversations
 from agent.memory.erasure.scope_files import SCRUB
 from agent.memory.prompt.due_jobs import APPLY, UPDATE
+from agent.tasks.task import Task, TaskState
 from channels.web.adapter import WebChannel
 from channels.web.routes import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
 from gateway.app.context import utc_now
@@ -341,6 +342,18 @@ async def test_a_deleted_conversation_is_restored_within_a_day_and_erased_after_
         assert "the zanzibar plan" in await ann.history(CELLAR)
         await ann.say("/new", CELLAR)
         await ann.say("zanzibar again", CELLAR)
+        for state in (TaskState.WAITING, TaskState.DONE):
+            task = Task(
+                id=f"k{state}",
+                key=SessionKey("web", f"ann/{CELLAR}"),
+                by="ann",
+                person="web%3aann",
+                goal="look up zanzibar",
+                set_at=now(),
+                state=state,
+                is_delivered=state.is_over,
+            )
+            await up.app.store.jobs.put(task.to_job("people/web%3aann"))
         later += timedelta(hours=1)
         assert await ann.change(CELLAR, {"deleted": True}) == 204
         await up.idle()

@@ -43,7 +43,7 @@ def is_of_task(request: ChatRequest) -> bool:
 
 @dataclass
 class TaskModel(FakeChatModel):
-    """Says or calls what stands in `chat` and, in tasks, in `steps`; `gate` holds tasks back."""
+    """Says or calls what stands in `chat` and, in tasks, in `steps`; the gates hold tasks, or chats, back."""
 
     chat: list[Say] = field(default_factory=list)
     steps: list[Say] = field(default_factory=list)
@@ -52,8 +52,9 @@ class TaskModel(FakeChatModel):
     name: str = "told"
 
     def __post_init__(self) -> None:
-        self.gate = asyncio.Event()
+        self.gate, self.chat_gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
+        self.chat_gate.set()
         self.asked = asyncio.Event()
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
@@ -62,6 +63,8 @@ class TaskModel(FakeChatModel):
         if is_of_task(request):
             self.asked.set()
             await self.gate.wait()
+        else:
+            await self.chat_gate.wait()
         queue = self.steps if is_of_task(request) else self.chat
         entry = queue.pop(0) if queue else "ok"
         if isinstance(entry, Exception):
@@ -125,6 +128,13 @@ class TaskTalk:
         """Return the stored tasks once *is_so*."""
         while not is_so(found := await self.tasks()):
             await self.inside.app.store.jobs.wait_changed(_LOOK)
+        return found
+
+    async def jobs_until(self, is_so: Callable[[Sequence[Job]], bool]) -> Sequence[Job]:
+        """Return the rows of tasks that have not ended once *is_so*."""
+        jobs = self.inside.app.store.jobs
+        while not is_so(found := await jobs.pending_of("task")):
+            await jobs.wait_changed(_LOOK)
         return found
 
     def texts(self, chat: str = "c") -> list[str]:
@@ -393,6 +403,57 @@ async def test_a_step_that_fails_is_said() -> None:
         ann.model.steps = [ModelFailed("down")] * 5
         await ann.start()
         assert "failed without a result" in (await ann.ended())[-1]
+
+
+async def test_the_time_out_of_a_model_counts_as_an_attempt() -> None:
+    """It is not an interruption: without a limit, a task would ask again every second."""
+    async with talk() as ann:
+        ann.model.gate.clear()
+        await ann.start()
+        await ann.model.asked.wait()
+        ann.model.steps = [TimeoutError("of the provider")]
+        ann.model.gate.set()
+        (job,) = await ann.jobs_until(lambda jobs: any(each.attempts for each in jobs))
+        assert (job.attempts, len(ann.model.of_tasks)) == (1, 1)
+
+
+async def test_a_result_waits_for_the_turns_before_it_however_long() -> None:
+    """Its job has looked for it the last time, an hour before the chat is free."""
+    clock = MovableClock()
+    async with talk(clock=clock) as ann:
+        ann.model.gate.clear()
+        ann.model.steps = ["The second."]
+        await ann.start()
+        await ann.model.asked.wait()
+        ann.model.chat_gate.clear()
+        await ann.inside.channel.say("c", "and a long question")
+        while len([each for each in ann.model.requests if not is_of_task(each)]) < 3:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+        ann.model.gate.set()
+        while not all(each.state.is_over and each.is_delivered for each in await ann.tasks()):
+            clock.offset += timedelta(minutes=11)
+            await ann.inside.app.store.jobs.put(
+                Job(id=f"wake:{clock()}", kind="wake", scope="", payload={}, due_at=clock())
+            )
+            await asyncio.sleep(0.05)
+        ann.model.chat_gate.set()
+        await ann.inside.idle()
+        assert ann.texts()[1:] == ["ok", f"The task `{GOAL}` is done:\n\nThe second."]
+
+
+async def test_with_one_memory_for_all_people_list_their_own(tmp_path: Path) -> None:
+    """In a direct chat nobody reads what others asked for, and a task whose memory is another one now ends."""
+    async with talk(home=tmp_path, policy=MEMBERS, environment={"PARLOUR_MEMORY__ISOLATION": "shared"}) as ann:
+        ann.model.gate.clear()
+        await ann.start("a secret wish", chat="ann", sender="ann")
+        for command in ("/tasks", "/promises"):
+            assert "secret wish" in await ann.inside.channel.ask("ann", command, sender="ann")
+            assert "secret wish" not in await ann.inside.channel.ask("bob", command, sender="bob")
+        await ann.until(lambda tasks: any(each.state is TaskState.RUNNING for each in tasks))
+    async with talk(home=tmp_path, policy=MEMBERS) as strict:
+        found = await strict.until(lambda tasks: all(each.state.is_over for each in tasks))
+        assert [each.state for each in found] == [TaskState.FAILED]
+        assert strict.model.of_tasks == []
 
 
 async def test_kept_exported_forgotten_and_moved_with_its_person(tmp_path: Path) -> None:
