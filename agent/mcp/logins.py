@@ -45,7 +45,7 @@ ATTEMPT_LASTS = timedelta(minutes=10)
 _MOST_ATTEMPTS = 5  # of an account at once
 _MOST_TRIES = 5  # of a code
 _EARLY = 30.0  # seconds before the end of a token at which it is refreshed
-_LEASE = 45.0  # seconds; a request ends after 20
+_LEASE = 45.0  # seconds; a request ends after 25
 _POLL = 0.25  # seconds until the row is read again, while another gateway refreshes
 _STORE_AGAIN = 1.0
 _STORE_TRIES = 60
@@ -404,7 +404,8 @@ class PersonLogins:
     async def _refresh(self, server: LoginServer, row: str, leased: _LoginRow, tokens: _SealedTokens) -> bool:
         """Replace the leased row by one with new tokens, or by one that is over; False: by one that is neither.
 
-        If the row has changed, the person has signed out or in again, or the lease has ended: it stays as it is.
+        If the row has changed, the person has signed out or in again, or the lease has ended: it stays as it is. But
+        new tokens also replace the old ones if another gateway was refused with those after the lease.
         """
         ended = replace(leased, lease="", leased_until=0.0)
         result = replace(ended, is_over=True)
@@ -421,7 +422,11 @@ class PersonLogins:
                 result = replace(ended, sealed=sealed, expires=self._token_end(found))
         for is_last in [False] * _STORE_TRIES + [True]:
             try:
-                await self._state.replace(row, leased.to_json(), result.to_json())
+                before: str | None = leased.to_json()
+                while before is not None and not await self._state.replace(row, before, result.to_json()):
+                    before = await self._state.load(row) if result.sealed != leased.sealed else None
+                    if before is not None and _LoginRow(**json.loads(before)).sealed != leased.sealed:
+                        break
             except StoreUnavailable:
                 if is_last:
                     raise

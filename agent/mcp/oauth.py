@@ -7,6 +7,7 @@ All that a server sends is bounded, and of its texts none but error codes are us
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -28,6 +29,8 @@ _LONGEST_LIFE = 10 * 365 * 86_400  # seconds that a token is said to be valid
 _ALL_PORTS = range(1, 65_536)
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CODE = re.compile(r"[a-z_]{1,64}")
+_OVER = frozenset({"invalid_grant", "bad_refresh_token"})  # the second is GitHub's
+_WITHIN = 25.0  # seconds of a request with the wait for its turn
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 _MOST_SCOPES = 50
 
@@ -83,11 +86,11 @@ class ServerMetadata:
 
 
 class OAuthClient:
-    """Requests to authorization servers, each within 20 seconds and 64 KB, without redirects."""
+    """Requests to authorization servers, each within 25 seconds and 64 KB, without redirects; eight at once of each."""
 
     def __init__(self, *, proxy: str) -> None:
         self._proxy = proxy
-        self._http: PublicHttpClient | None = None
+        self._http: dict[str, PublicHttpClient] = {}  # by origin: one that hangs takes no turn of the others
 
     async def read_metadata(self, server: ServerAddress, issuer: str = "") -> ServerMetadata:
         """Return the metadata of *server* and of its authorization server, *issuer* if it is given.
@@ -157,29 +160,36 @@ class OAuthClient:
     async def revoke(self, config: LoginConfig, secret: str, token: str) -> None:
         """Tell the authorization server that *token* is not used any more (RFC 7009). Raises OAuthFailed."""
         fields, headers = _authenticate(config, secret, {"token": token})
-        status, _ = await self._call("POST", config.revoke, is_private=config.is_private, data=fields, headers=headers)
+        status, _ = await self._post(config, config.revoke, fields, headers)
         if status != 200:
             raise OAuthFailed("the authorization server has not taken the token back")
 
     async def _ask_tokens(self, config: LoginConfig, secret: str, fields: Mapping[str, str]) -> GrantedTokens:
         fields, headers = _authenticate(config, secret, {**fields, "resource": config.resource})
-        status, found = await self._call(
-            "POST", config.token, is_private=config.is_private, data=fields, headers=headers
-        )
-        if status == 200:
+        status, found = await self._post(config, config.token, fields, headers)
+        if status == 200 and "error" not in found:  # GitHub refuses with 200
             return _tokens(found)
         code = found.get("error")
         code = code if isinstance(code, str) and _CODE.fullmatch(code) else f"status {status}"
-        raise OAuthFailed(f"the authorization server refuses ({code})", is_refused=code == "invalid_grant")
+        raise OAuthFailed(f"the authorization server refuses ({code})", is_refused=code in _OVER)
+
+    async def _post(
+        self, config: LoginConfig, address: str, fields: Mapping[str, str], headers: Mapping[str, str]
+    ) -> tuple[int, Any]:
+        """Send *fields*; to an address that is not public only if it is the issuer's own. Raises OAuthFailed."""
+        is_private = config.is_private and _origin(address) == _origin(config.issuer)
+        return await self._call("POST", address, is_private=is_private, data=fields, headers=headers)
 
     async def _call(self, method: str, address: str, *, is_private: bool, **options: Any) -> tuple[int, Any]:
         """Return the status, and the object of the answer or an empty one. Raises OAuthFailed."""
         from gateway.net.public_http import FetchFailed, PublicHttpClient  # brings aiohttp, which a start does without
 
-        if self._http is None:
-            self._http = PublicHttpClient(proxy=self._proxy)
+        http = self._http.setdefault(_origin(address), PublicHttpClient(proxy=self._proxy))
         try:
-            found = await self._http.call_api(method, address, is_public=not is_private, most=LONGEST_ANSWER, **options)
+            async with asyncio.timeout(_WITHIN):
+                found = await http.call_api(method, address, is_public=not is_private, most=LONGEST_ANSWER, **options)
+        except TimeoutError:
+            raise OAuthFailed(f"{urlsplit(address).hostname}: no response within {_WITHIN:.0f} seconds") from None
         except FetchFailed as error:
             raise OAuthFailed(f"{urlsplit(address).hostname}: {error}") from None
         try:

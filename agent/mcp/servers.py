@@ -276,6 +276,8 @@ class McpServers:
         StoreUnavailable.
         """
         server, logins = self.server(name), self.logins
+        if not server.is_private and urlsplit(server.url).scheme != "https":
+            raise UserError(f"{server.url} is not an https address: everybody on the way could read people's tokens")
         await logins.vault.make_key()
         try:
             found = await logins.client.read_metadata(server.address, issuer)

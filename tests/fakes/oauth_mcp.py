@@ -125,7 +125,12 @@ class AuthorizationServer:
             del self.accesses[name]
 
     def _give(self, client: OAuthClientInformationFull, user: str, resource: str | None) -> OAuthToken:
-        facts = {"client_id": client.client_id or "", "scopes": [], "resource": resource, "subject": user}
+        facts: dict[str, Any] = {
+            "client_id": client.client_id or "",
+            "scopes": [],
+            "resource": resource,
+            "subject": user,
+        }
         access, refresh = f"access-{secrets.token_urlsafe(24)}", f"refresh-{secrets.token_urlsafe(24)}"
         self.accesses[access] = AccessToken(token=access, **facts)
         self.refreshes[refresh] = RefreshToken(token=refresh, **facts)

@@ -107,6 +107,25 @@ class DyingState:
         return call
 
 
+class LateState:
+    """The notes of a gateway whose second change waits, as with a store that is away."""
+
+    def __init__(self, state: SqlChannelState) -> None:
+        self._state = state
+        self._changes = itertools.count(1)
+        self.is_late, self.go_on = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._state, name)
+
+    async def replace(self, name: str, before: str | None, value: str | None) -> bool:
+        """Replace a note."""
+        if next(self._changes) == 2:
+            self.is_late.set()
+            await self.go_on.wait()
+        return await self._state.replace(name, before, value)
+
+
 class Clock:
     """A clock that goes on when a test says so."""
 
@@ -234,6 +253,26 @@ async def test_a_strict_server_costs_a_login_and_not_its_row(store: SqlStore) ->
     server.valid = {"r0"}
     await sign_in(logins)
     assert (await logins.find("tracker", ANN.name)).token == "a0"
+
+
+async def test_a_late_answer_is_stored_though_another_gateway_was_refused(store: SqlStore) -> None:
+    """A lease ends while its gateway waits for the store: the other's old token is of no use, and the answer counts."""
+    server, clock = TokenServer(is_strict=True), Clock()
+    state = LateState(store.state("mcp/"))
+    slow, quick = gateway_of(store, server, clock, state), gateway_of(store, server, clock)
+    await sign_in(quick)
+    clock.now += timedelta(hours=2)
+    call = asyncio.create_task(slow.find("tracker", ANN.name))
+    await state.is_late.wait()
+    clock.now += timedelta(minutes=1)
+    with pytest.raises(LoginNeeded, match="sign in again"):
+        await quick.find("tracker", ANN.name)
+    state.go_on.set()
+    assert (await call).token == "a1"
+    assert (await quick.find("tracker", ANN.name)).token == "a1"
+    assert server.refreshes == 2
+    (login,) = await quick.summaries()
+    assert not login.is_over
 
 
 async def test_a_server_that_is_down_costs_nothing(store: SqlStore) -> None:

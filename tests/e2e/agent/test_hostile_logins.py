@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import aiohttp
+import pytest
 from starlette.responses import RedirectResponse
 
+from agent.mcp.servers import STATE, PinnedServer
+from gateway.errors import UserError
+from gateway.ports.channel import CACHED_NOTES
 from tests.e2e.agent.test_mcp import call
 from tests.e2e.agent.test_mcp_logins import ANYBODY, link, open_page
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -36,9 +41,8 @@ async def test_a_code_of_one_server_is_not_sent_to_another() -> None:
         fields = {key: each[0] for key, each in parse_qs(urlsplit(url).query).items()}
         for redirect in (fields["redirect_uri"], parlour.app.logins.redirect("tracker")):
             stolen = {**fields, "redirect_uri": redirect, "resource": honest.url}
-            evil.answers["/authorize"] = lambda stolen=stolen: RedirectResponse(
-                f"{honest.issuer}/authorize?{urlencode(stolen)}", 302
-            )
+            target = f"{honest.issuer}/authorize?{urlencode(stolen)}"
+            evil.answers["/authorize"] = partial(RedirectResponse, target, 302)
             status, _ = await open_page(f"{evil.issuer}/authorize")
             assert status == 400
         assert honest.codes
@@ -59,3 +63,13 @@ async def test_a_code_is_not_sent_to_the_server_that_has_taken_the_place() -> No
         await call(parlour, "mcp login", name="tracker", client_id=CLIENT, issuer=second.issuer)
         assert (await open_page(back))[0] == 400
         assert not [body for path, body in second.asked if path == "/token"]
+
+
+async def test_tokens_are_not_sent_in_the_clear() -> None:
+    """A public server at an http address has no logins; the metadata are not asked for."""
+    async with gateway(policy=ANYBODY) as parlour:
+        state = parlour.app.store.state(STATE)
+        pin = PinnedServer(name="clear", url="http://clear.example/mcp", is_private=False, pinned_at="2026-01-01")
+        await state.save(f"{CACHED_NOTES}server.clear", pin.to_json())
+        with pytest.raises(UserError, match="not an https address"):
+            await call(parlour, "mcp login", name="clear", client_id=CLIENT, issuer="https://id.example")

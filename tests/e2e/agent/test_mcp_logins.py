@@ -261,7 +261,10 @@ async def test_a_token_is_renewed_when_it_ends_and_when_it_is_refused() -> None:
     async with signed_up(*turns, now=clock) as (parlour, server, more):
         model, _ = more
         await sign_in(parlour, server, "ann", "ann@tracker")
-        refreshes = lambda: [body for path, body in server.asked if "grant_type=refresh_token" in body]  # noqa: E731
+
+        def refreshes() -> list[str]:
+            return [body for _, body in server.asked if "grant_type=refresh_token" in body]
+
         await parlour.channel.ask("ann", "1?", sender="ann")
         assert refreshes() == []
         clock.passed += timedelta(hours=2)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from agent.mcp import oauth
 from agent.mcp.client import ServerAddress
 from agent.mcp.oauth import GrantedTokens, LoginConfig, OAuthClient, OAuthFailed, parse_scopes, sign_in_address
 from gateway.net import public_http
@@ -136,6 +138,42 @@ async def test_a_public_server_cannot_name_an_address_within() -> None:
         assert server.paths == []
 
 
+async def test_a_private_issuer_cannot_name_a_token_endpoint_within() -> None:
+    """Private is the issuer's own address alone: nothing else there is sent a code or a token."""
+    async with metadata() as inner, metadata() as server:
+        config = replace(server.config, token=f"{inner.origin}/token", revoke=f"{inner.origin}/token")
+        client = OAuthClient(proxy="")
+        for request in (
+            client.refresh(config, "", "r"),
+            client.redeem(config, "", code="c", verifier="v", redirect="https://me.example"),
+            client.revoke(config, "", "r"),
+        ):
+            with pytest.raises(OAuthFailed, match="not on the public internet"):
+                await request
+        assert inner.paths == []
+
+
+async def test_a_silent_server_takes_no_turn_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ask it, and those that wait for their turn end too."""
+    monkeypatch.setattr(oauth, "_WITHIN", 1.0)
+    is_asked = asyncio.Event()
+
+    async def hang(_: web.Request) -> web.Response:
+        is_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with metadata() as silent, metadata() as server:
+        silent.tokens = hang
+        client = OAuthClient(proxy="")
+        waiting = [asyncio.create_task(client.refresh(silent.config, "", "r")) for _ in range(24)]
+        await is_asked.wait()
+        assert (await client.refresh(server.config, "", "r")).access == "a"
+        assert len(silent.paths) <= 8
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {str(each) for each in ended} == {"127.0.0.1: no response within 1 seconds"}
+
+
 async def test_huge_answers_are_cut_off() -> None:
     """At 64 KB, plain or packed; not an object, and nested too deep."""
     async with metadata() as server:
@@ -191,6 +229,8 @@ async def test_tokens_that_cannot_be_sent_are_refused(answer: Any) -> None:
     ("body", "status", "is_refused"),
     [
         ({"error": "invalid_grant"}, 400, True),
+        ({"error": "bad_refresh_token", "error_description": "x"}, 200, True),
+        ({"error": "slow_down", "access_token": "a", "token_type": "Bearer"}, 200, False),
         ({"error": "temporarily_unavailable"}, 503, False),
         ({"error": "<b>" * 99, "error_description": "x"}, 400, False),
         ({}, 500, False),
