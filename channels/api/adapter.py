@@ -20,7 +20,7 @@ from cachetools import LRUCache
 
 from channels.api.keys import ApiKey, ApiKeys
 from channels.api.parse import ApiError, ApiRequest, RequestImage, busy, read_idempotency_key, unavailable
-from channels.api.render import render
+from channels.api.render import render, restrict_markdown
 from channels.kit import is_person_name
 from channels.kit.background import KeyedSlots, SlotsTaken, utc_now
 from channels.kit.bodies import build_receipt
@@ -98,7 +98,7 @@ class AnswerSubscription:
                 self.news.set()
             return
         if frame["kind"] == OutboundKind.PREVIEW:
-            self.preview = frame["text"]
+            self.preview = frame["text"] or self.preview
         else:
             self.parts[frame["part"]] = frame["text"]
             self.kind = frame["kind"]
@@ -129,6 +129,7 @@ class ApiAnswer:
     is_over: bool = False
     kind: str = OutboundKind.ANSWER
     turn: str = ""
+    at: datetime | None = None  # of its message, if it was read from the store
 
 
 @dataclass(slots=True, kw_only=True)
@@ -137,6 +138,7 @@ class AcceptedRequest:
 
     subscription: AnswerSubscription
     row: int
+    since: datetime  # when the message came first
     is_repeated: bool
 
     @property
@@ -251,7 +253,8 @@ class ApiChannel:
             raise ApiError("the model did not answer; try again later", status=502, code="model_failed") from error
         if answer is None:
             raise _not_allowed("")
-        return answer
+        # Its text quotes a conversation, which may have words of others; clients render pictures.
+        return replace(answer, text=restrict_markdown(answer.text, frozenset()))
 
     @asynccontextmanager
     async def accepted(
@@ -309,7 +312,8 @@ class ApiChannel:
             raise busy(text, seconds=10)
         if result.verdict is IntakeVerdict.REJECTED:
             raise _not_allowed(result.line)
-        return AcceptedRequest(subscription=subscription, row=result.row, is_repeated=result.is_repeated)
+        since = message.sent_at if line is None else line.at
+        return AcceptedRequest(subscription=subscription, row=result.row, since=since, is_repeated=result.is_repeated)
 
     async def _identify(self, key: SessionKey, request: ApiRequest, *, is_retry: bool) -> tuple[str, str]:
         """Return the id of the message of *request*, and the id of the message that it is another version of.
@@ -439,11 +443,11 @@ class ApiChannel:
         if line is None:
             return None
         if line.state == "waiting":
-            return ApiAnswer("", turn=line.turn)
+            return ApiAnswer("", turn=line.turn, at=line.at)
         said = [each for each in lines if each.turn == line.turn and each.role in ("assistant", "notice", "command")]
         texts = [render_stored(each) for each in said if each.text]
         kind = OutboundKind.ANSWER if any(each.role == "assistant" for each in said) else OutboundKind.NOTICE
-        return ApiAnswer("\n\n".join(texts), is_over=True, kind=kind, turn=line.turn)
+        return ApiAnswer("\n\n".join(texts), is_over=True, kind=kind, turn=line.turn, at=line.at)
 
     async def wait_answer(self, key: SessionKey, message_id: str, *, seconds: float) -> ApiAnswer | None:
         """Return the result of `read_answer` when the answer is complete, or after *seconds*."""
@@ -453,6 +457,7 @@ class ApiChannel:
         try:
             while True:
                 subscription.news.clear()
+                subscription.is_over = False  # the store may know it a moment later
                 answer = await self.read_answer(key, message_id)
                 left = deadline - asyncio.get_running_loop().time()
                 if answer is None or answer.is_over or left <= 0 or subscription.is_closing:
@@ -554,9 +559,7 @@ def render_stored(line: DisplayedMessage) -> str:
 
 def _check_same(line: DisplayedMessage | None, message: InboundMessage) -> None:
     """Raise ApiError if the stored *line* is another message than *message*, which has its id."""
-    if line is None or message.command:
-        return
-    if line.typed != message.text if line.typed else not line.text.startswith(message.text):
+    if line is not None and line.typed != message.text:
         raise ApiError(
             "this Idempotency-Key was used for another message; use a new one for each message",
             status=409,

@@ -41,13 +41,20 @@ _IGNORED = (
     *("tools", "functions", "parallel_tool_calls", "response_format", "modalities", "audio", "prediction", "logprobs"),
     *("top_logprobs", "service_tier", "store", "include", "truncation", "background"),
 )
-# The forms of requests that programs make beside a conversation: titles, tags, follow-ups. Each is a whole user message
-# without a history. Open WebUI's begin alike, and enclose the conversation; LibreChat's have sentences of their own.
+# Requests that programs make beside a conversation, such as for a title: how each begins, and what is in it. Each is a
+# whole user message without a history. The beginnings are sentences of the programs' own templates, because a message
+# that is recognized is not stored: people write "### Task:" themselves, and Open WebUI does above files of a message.
+_HISTORY = "<chat_history>"
 _STATELESS = (
-    re.compile(r"### Task:\s.*<chat_history>.*</chat_history>", re.DOTALL),
-    re.compile(r"Provide a concise, 5-word-or-less title for the conversation,.*return the title itself", re.DOTALL),
-    re.compile(r"Analyze this conversation and provide:.*concise title", re.DOTALL),
-    re.compile(r"Please generate a concise title \(max 40 characters\) for a conversation that starts with"),
+    ("### Task:\nGenerate a concise", _HISTORY),
+    ("### Task:\nGenerate 1-3 broad tags", _HISTORY),
+    ("### Task:\nSuggest 3-5 relevant follow-up", _HISTORY),
+    ("### Task:\nAnalyze the chat history to determine the necessity of generating search queries", _HISTORY),
+    ("### Task:\nGenerate a detailed prompt for an image generation task", _HISTORY),
+    ("### Task:\nYou are an autocompletion system.", _HISTORY),
+    ("Provide a concise, 5-word-or-less title for the conversation,", "return the title itself"),
+    ("Analyze this conversation and provide:", "concise title"),
+    ("Please generate a concise title (max 40 characters) for a conversation that starts with", ""),
 )
 
 
@@ -147,7 +154,8 @@ def read_message(body: Mapping[str, Any]) -> ApiRequest:
     """Read a request of POST /v1/messages: `text`, and `chat` beside it."""
     unknown = sorted(body.keys() - {"text", "chat"})
     if unknown:
-        raise ApiError(f"unknown field {unknown[0]!r}; a message has `text` and, if it likes, `chat`", param=unknown[0])
+        name = sanitize(unknown[0])[:80]
+        raise ApiError(f"unknown field {name!r}; a message has `text` and, if it likes, `chat`", param=name)
     text = body.get("text")
     if not isinstance(text, str):
         raise ApiError("text must be a string", param="text")
@@ -225,15 +233,15 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
                 "the bot has called no tool of this client, so there is no result to take", param=f"{param}[{n}]"
             )
         _read_content(messages[n].get("content"), f"{param}[{n}].content", texts, images)
-    text = "\n\n".join(filter(None, texts))
+    text = _checked("\n\n".join(filter(None, texts)), param, has_images=bool(images))
     history = [n for n in range(start) if roles[n] not in _SYSTEM]
     system = [_plain(messages[n], f"{param}[{n}].content") for n, role in enumerate(roles) if role in _SYSTEM]
-    is_stateless = not history and not images and any(form.match(text.lstrip()) for form in _STATELESS)
+    is_stateless = not history and not images and _is_stateless(text)
     instructions = "\n\n".join(each.strip() for each in system if each.strip())
     if len(instructions) > LONGEST_INSTRUCTIONS:
         raise ApiError(f"the system messages have more than {LONGEST_INSTRUCTIONS} characters together", param=param)
     return ApiRequest(
-        text=_checked(text, param, has_images=bool(images)),
+        text=text,
         images=tuple(images),
         instructions=sanitize(instructions),
         position=_digest([after])
@@ -244,11 +252,27 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
         digest=_digest([text, *(hashlib.sha256(each.data).hexdigest() for each in images)]),
         user=_user(body.get("user")),
         after=after,
-        is_stream=bool(body.get("stream")),
+        is_stream=_flag(body, "stream"),
         wants_usage=wants_usage,
         is_stateless=is_stateless,
-        ignored=tuple(name for name in _IGNORED if body.get(name) not in (None, [], {}, False)),
+        ignored=tuple(name for name in _IGNORED if not _is_unset(body.get(name))),
     )
+
+
+def _is_stateless(text: str) -> bool:
+    """Return True if a program asks for a title or the like, by the form of its request."""
+    return any(text.startswith(beginning) and part in text for beginning, part in _STATELESS)
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ApiError(f"{name} must be true or false", param=name)
+    return bool(value)
+
+
+def _is_unset(value: object) -> bool:
+    return value is None or value is False or value in ([], {})
 
 
 def _words(content: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from channels.api.parse import MODEL, ApiError
 from gateway.channel import TurnUsage
-from gateway.events import MessagePart, OutboundMessage
+from gateway.events import MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import translate
 from gateway.text import (
     Links,
@@ -32,7 +32,12 @@ def render(message: OutboundMessage, limit: int, most: int, language: str) -> li
 
     Clients render Markdown, pictures included: an address that may not be a link is one in no part.
     """
-    text = restrict_markdown(sanitize(message.text), message.links)
+    whole = sanitize(message.text)
+    text = restrict_markdown(whole, message.links)
+    if message.kind is OutboundKind.PREVIEW and message.links is not None:
+        # What a stream has shown stays. An address is complete with the word behind it, and from the first one that is
+        # broken on the text waits for its end. An empty preview changes nothing.
+        text = text[: max(text.rfind(" "), text.rfind("\n")) + 1].rstrip() if text == whole else ""
     pieces = split_bounded(text, limit=limit, max_parts=most, note=translate("delivery.cut", language))
     last = len(pieces) - (0 if message.attachments else 1)
     return [

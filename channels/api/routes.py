@@ -69,23 +69,41 @@ def routes(channel: ApiChannel, *, prefix: str = "") -> list[BaseRoute]:
     """Return the routes of *channel*, all below *prefix*."""
     large = LARGEST_BODY + 1  # one more, so that the error is ours
     return [
-        Route(f"{prefix}/v1/models", _for_key(_models, channel), methods=["GET"]),
-        Route(f"{prefix}/v1/models/{{model}}", _for_key(_model, channel), methods=["GET"]),
-        Route(f"{prefix}/v1/chat/completions", _for_key(_complete, channel), methods=["POST"], max_body_size=large),
-        Route(f"{prefix}/v1/responses", _for_key(_respond, channel), methods=["POST"], max_body_size=large),
-        Route(f"{prefix}/v1/responses/{{id}}", _for_key(_read_response, channel), methods=["GET"]),
-        Route(f"{prefix}/v1/messages", _for_key(_post_message, channel), methods=["POST"], max_body_size=large),
-        Route(f"{prefix}/v1/messages/{{id}}", _for_key(_read_message, channel), methods=["GET"]),
+        Route(f"{prefix}/v1/models", _KeyedEndpoint(_models, channel), methods=["GET"]),
+        Route(f"{prefix}/v1/models/{{model}}", _KeyedEndpoint(_model, channel), methods=["GET"]),
+        Route(
+            f"{prefix}/v1/chat/completions", _KeyedEndpoint(_complete, channel), methods=["POST"], max_body_size=large
+        ),
+        Route(f"{prefix}/v1/responses", _KeyedEndpoint(_respond, channel), methods=["POST"], max_body_size=large),
+        Route(f"{prefix}/v1/responses/{{id}}", _KeyedEndpoint(_read_response, channel), methods=["GET"]),
+        Route(f"{prefix}/v1/messages", _KeyedEndpoint(_post_message, channel), methods=["POST"], max_body_size=large),
+        Route(f"{prefix}/v1/messages/{{id}}", _KeyedEndpoint(_read_message, channel), methods=["GET"]),
     ]
 
 
-def _for_key(handler: _Handler, channel: ApiChannel) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
+class _KeyedEndpoint:
+    """An endpoint for requests with a key, which has so many at once; each ends with the last byte of its answer."""
+
+    def __init__(self, handler: _Handler, channel: ApiChannel) -> None:
+        self._handler, self._channel = handler, channel
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        async with AsyncExitStack() as slot:
+            response = await self._answer(Request(scope, receive), slot)
+            await response(scope, receive, send)
+
+    async def _answer(self, request: Request, slot: AsyncExitStack) -> Response:
+        channel = self._channel
         try:
             key = await _key_of(channel, request)
-            return await handler(channel, key, request)
+            await slot.enter_async_context(channel.open_requests.hold(key.digest))
+            return await self._handler(channel, key, request)
         except ApiError as error:
             return _refuse(error)
+        except SlotsTaken:
+            line = f"{OPEN_OF_ONE_KEY} requests of this key are under way; wait for one of them"
+            return _refuse(busy(line, seconds=2))
         except StoreUnavailable:
             return _refuse(unavailable("the store does not answer; try again later"))
         except ClientDisconnect:
@@ -95,8 +113,6 @@ def _for_key(handler: _Handler, channel: ApiChannel) -> Callable[[Request], Awai
             return _refuse(
                 ApiError("this is a fault of the gateway; its log has more", status=500, code="internal_error")
             )
-
-    return answer
 
 
 def _refuse(error: ApiError) -> Response:
@@ -223,15 +239,20 @@ class _Exchange:
     async def accepted(self) -> AsyncIterator[AcceptedRequest]:
         """Accept the message durably, see `ApiChannel.accepted`."""
         headers = self.request.headers
-        retries = headers.get("x-stainless-retry-count", "0")
+        retries = headers.get("x-stainless-retry-count", "")
         async with self.channel.accepted(
             self.conversation,
             self.key,
             self.asked,
             idempotency_key=headers.get("idempotency-key"),
-            is_retry=retries.isdigit() and int(retries) > 0,
+            is_retry=_number(retries) not in (None, 0),
         ) as accepted:
             yield accepted
+
+
+def _number(text: str) -> int | None:
+    """Return the number that *text* is: at most nine digits; None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 async def _answer(exchange: _Exchange) -> Response:
@@ -240,14 +261,15 @@ async def _answer(exchange: _Exchange) -> Response:
     if exchange.asked.is_stream:
         return await _open_stream(exchange)
     channel = exchange.channel
-    async with _slot(exchange), exchange.accepted() as accepted:
+    async with exchange.accepted() as accepted:
         ident = write_id(exchange.kind, accepted.chat, accepted.subscription.message_id)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answer = await _while_connected(exchange.request, _whole(channel, accepted))
         except TimeoutError:
             raise _too_late() from None
-        usage = await channel.usage(answer.turn, exchange.began)
+        _require_valid(channel, exchange.key)
+        usage = await channel.usage(answer.turn, accepted.since)
         if not await exchange.request.is_disconnected():
             channel.note_served(accepted)
     return exchange.encode(ident, answer.text, usage)
@@ -287,11 +309,9 @@ async def _wait_gone(request: Request) -> None:
 
 async def _open_stream(exchange: _Exchange) -> Response:
     """Return a stream after the message is durable, so that a refusal has a status."""
-    stack = AsyncExitStack()
-    async with stack:
-        await stack.enter_async_context(_slot(exchange))
-        accepted = await stack.enter_async_context(exchange.accepted())
-        return _EventStream(_stream(exchange, accepted), stack.pop_all(), exchange.headers)
+    async with AsyncExitStack() as contexts:
+        accepted = await contexts.enter_async_context(exchange.accepted())
+        return _EventStream(_stream(exchange, accepted), contexts.pop_all(), exchange.headers)
 
 
 class _EventStream(StreamingResponse):
@@ -316,6 +336,7 @@ async def _stream(exchange: _Exchange, accepted: AcceptedRequest) -> AsyncGenera
     try:
         async with asyncio.timeout(ANSWER_SECONDS), aclosing(channel.follow(accepted)) as texts:
             async for text in texts:
+                _require_valid(channel, exchange.key)
                 pauses += text is None
                 if text is None and pauses % _PAUSE_EVERY == 0:
                     yield PAUSE
@@ -323,8 +344,7 @@ async def _stream(exchange: _Exchange, accepted: AcceptedRequest) -> AsyncGenera
                 for piece in events.add(more) if more else ():
                     yield piece
                 answer = text or answer
-                _require_valid(channel, exchange.key)
-        usage = await channel.usage(answer.turn, exchange.began) if exchange.asked.wants_usage else None
+        usage = await channel.usage(answer.turn, accepted.since) if exchange.asked.wants_usage else None
         ending = events.end(usage)
     except TimeoutError:
         ending = events.fail(_too_late())
@@ -337,8 +357,7 @@ async def _stream(exchange: _Exchange, accepted: AcceptedRequest) -> AsyncGenera
 
 
 async def _answer_stateless(exchange: _Exchange) -> Response:
-    async with _slot(exchange):
-        answer = await exchange.channel.answer_stateless(exchange.conversation, exchange.key, exchange.asked)
+    answer = await exchange.channel.answer_stateless(exchange.conversation, exchange.key, exchange.asked)
     ident = write_id(exchange.kind, exchange.conversation.thread, "aside")
     if not exchange.asked.is_stream:
         return exchange.encode(ident, answer.text, answer.usage)
@@ -347,24 +366,15 @@ async def _answer_stateless(exchange: _Exchange) -> Response:
     return Response(b"".join(pieces), media_type="text/event-stream", headers=exchange.headers)
 
 
-@asynccontextmanager
-async def _slot(exchange: _Exchange) -> AsyncIterator[None]:
-    try:
-        async with exchange.channel.open_requests.hold(exchange.key.digest):
-            yield
-    except SlotsTaken:
-        raise busy(f"{OPEN_OF_ONE_KEY} requests of this key are under way; wait for one of them", seconds=2) from None
-
-
 # -- responses and messages by their ids -----------------------------------------------------------
 
 
 async def _read_response(channel: ApiChannel, key: ApiKey, request: Request) -> Response:
     answer, _, ident = await _find(channel, key, request, "resp")
-    at = utc_now()
+    at = answer.at or utc_now()
     if not answer.is_over:
         return JSONResponse(response_object(ident, at, None, None))
-    return JSONResponse(response_object(ident, at, answer.text, TurnUsage()))
+    return JSONResponse(response_object(ident, at, answer.text, await channel.usage(answer.turn, at)))
 
 
 async def _post_message(channel: ApiChannel, key: ApiKey, request: Request) -> Response:
@@ -394,11 +404,12 @@ async def _find(channel: ApiChannel, key: ApiKey, request: Request, kind: str) -
     if found is None:
         raise ApiError("there is no such id; it is that of the POST's answer", status=404, code="not_found")
     chat, message_id = found
-    given = request.query_params.get("wait", "0")
-    if not given.isdigit() or int(given) > _LONGEST_POLL:
+    seconds = _number(request.query_params.get("wait", "0"))
+    if seconds is None or seconds > _LONGEST_POLL:
         raise ApiError(f"wait must be a number of seconds, at most {_LONGEST_POLL:.0f}", param="wait")
     conversation = channel.conversation(key, chat)
-    answer = await channel.wait_answer(conversation, message_id, seconds=float(given))
+    answer = await _while_connected(request, channel.wait_answer(conversation, message_id, seconds=seconds))
+    _require_valid(channel, key)
     if answer is None:
         raise ApiError(
             "there is no such message; it may have been forgotten, or be too old", status=404, code="not_found"

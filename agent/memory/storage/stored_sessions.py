@@ -389,6 +389,7 @@ def _queued_lines(rows: Sequence[InboxRow], turns: Sequence[DisplayedTurn], now:
             name=message.sender.name,
             message_id=message.message_id,
             state="waiting",
+            typed=message.text,
             replaces=message.replaces,
             is_press=message.kind is InboundKind.COMMAND and not message.message_id,
         )

@@ -27,7 +27,8 @@ from channels.api.parse import (
     read_response,
     write_id,
 )
-from channels.api.render import growth, restrict_markdown
+from channels.api.render import growth, render, restrict_markdown
+from gateway.events import OutboundKind, OutboundMessage, SessionKey
 from gateway.text import comparable_address
 
 PNG = "data:image/png;base64,AAAA"
@@ -92,6 +93,7 @@ def test_what_has_no_effect_is_named() -> None:
     found = read_chat(payload("home_assistant_chat"))
     assert set(found.ignored) == {"max_tokens", "top_p", "temperature", "tools"}
     assert read_chat(chat(user("hi"))).ignored == ()
+    assert read_chat(chat(user("hi"), temperature=0, tools=[], store=False)).ignored == ("temperature",)
 
 
 def test_an_image() -> None:
@@ -123,6 +125,7 @@ def test_an_image() -> None:
         (chat(user([image("http://169.254.169.254/")])), "addresses are not fetched"),
         (chat(user("hi"), user=["x"]), "user must be a string"),
         (chat(user("hi"), stream_options=3), "stream_options"),
+        (chat(user("hi"), stream="false"), "stream must be true or false"),
     ],
 )  # fmt: skip
 def test_what_is_not_allowed(body: Any, words: str) -> None:
@@ -189,3 +192,23 @@ def test_a_stream_takes_nothing_back() -> None:
     assert growth("", "It") == "It"
     assert growth("It", "It is") == " is"
     assert growth("Let me look.", "It is 5.") == "\n\nIt is 5."
+
+
+def test_a_stream_of_addresses_that_may_not_be_links_is_said_once() -> None:
+    """A preview ends before the word that grows, and waits from the first address that is broken."""
+    text = "**See** the page https://evil.example/?q=1 and [a](https://evil.example/?q=2) for more."
+    answer = json.loads(render(outbound(text, OutboundKind.ANSWER), 400_000, 10, "en")[0].payload)["text"]
+    said = before = ""
+    for n in range(1, len(text) + 1):
+        for part in render(outbound(text[:n], OutboundKind.PREVIEW), 400_000, 10, "en"):
+            shown = json.loads(part.payload)["text"] or before
+            said, before = said + growth(before, shown) * (shown != before), shown
+    assert said == "**See** the page"
+    said += growth(before, answer)
+    assert said.count("for more.") == 1
+    assert "https://evil" not in said
+
+
+def outbound(text: str, kind: OutboundKind) -> OutboundMessage:
+    """Return a message none of whose addresses may be a link."""
+    return OutboundMessage(id="t.1", key=SessionKey("api", "ann/work"), text=text, kind=kind, links=())
