@@ -19,8 +19,9 @@ from tests.fakes.oauth_mcp import CLIENT, AuthorizationServer, oauth_mcp_server
 
 
 async def set_up(parlour: InProcessGateway, name: str, server: AuthorizationServer) -> None:
-    """Pin *server* and let people sign in, as a client without a secret."""
-    await call(parlour, "mcp add", name=name, url=server.url, private=True)
+    """Let people sign in to *server*, pinned without its tools, as a client without a secret."""
+    pin = PinnedServer(name=name, url=server.url, is_private=True, pinned_at="2026-01-01")
+    await parlour.app.store.state(STATE).save(f"{CACHED_NOTES}server.{name}", pin.to_json())
     server.register(parlour.app.logins.redirect(name), secret=None)
     await call(parlour, "mcp login", name=name, client_id=CLIENT)
 
