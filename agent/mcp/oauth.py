@@ -136,7 +136,7 @@ class OAuthClient:
                 if str(found.get("issuer")).rstrip("/") != issuer.rstrip("/"):
                     raise OAuthFailed("the metadata of the authorization server are about another one")
                 return found
-        raise OAuthFailed("the server has no metadata about signing in: its people cannot")
+        raise OAuthFailed("the server publishes no metadata for signing in, so nobody can sign in there")
 
     async def _get(self, address: str, *, is_private: bool) -> Mapping[str, Any] | None:
         """Return the object at *address*; None without one. Raises OAuthFailed."""

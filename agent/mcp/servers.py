@@ -58,6 +58,7 @@ _CONSTANTS = frozenset({"true", "false", "null"})
 _FOREIGN = re.compile(r"[^A-Za-z0-9_-]")
 _TIMEOUT = timedelta(seconds=60)
 _LIST_WITHIN = 30.0  # seconds, of which the process that speaks the protocol takes a few to start
+_CHECK_URL = "check the address, its path too, and that the server runs"
 _LONGEST_PAUSE = 60.0  # seconds after a failed connection, doubled from one second on
 
 
@@ -194,8 +195,9 @@ class McpServers:
         """Return the server called *name*. Raises UserError."""
         self._refresh()
         if (found := self._servers.get(name)) is None:
-            known = ", ".join(self._servers) or "none"
-            raise UserError(f"no MCP server is called {name}; there are: {known}")
+            known = ", ".join(self._servers)
+            hint = f"pinned are: {known}" if known else "none is pinned; `parlour mcp add NAME URL` pins one"
+            raise UserError(f"no MCP server is called {name}: {hint}")
         return found
 
     def is_changed(self, server: PinnedServer, tool: PinnedTool) -> bool:
@@ -398,12 +400,15 @@ class McpServers:
             async with asyncio.timeout(_LIST_WITHIN):
                 return await self._client.list_tools(server.address, login)
         except TimeoutError:
-            raise UserError(f"{server.name} ({server.url}) did not list its tools in {_LIST_WITHIN:.0f} s") from None
+            raise UserError(
+                f"{server.name} ({server.url}) did not list its tools in {_LIST_WITHIN:.0f} s; {_CHECK_URL}"
+            ) from None
         except McpFailed as error:
             if error.kind == "login":
                 raise _LoginWanted(f"{server.name} shows its tools only to those who have signed in") from None
-            hint = "; add --private if the server is your own" if "public internet" in str(error) else ""
-            raise UserError(f"{server.name} ({server.url}): {error}{hint}") from None
+            is_private = "public internet" in str(error)
+            hint = "add --private if the server is your own" if is_private else _CHECK_URL
+            raise UserError(f"{server.name} ({server.url}): {error}; {hint}") from None
 
     # -- what the model calls --------------------------------------------------------------------
 

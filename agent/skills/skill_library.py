@@ -233,7 +233,7 @@ def _read_skill(folder: Path, name: str) -> Skill:
     """Return the skill in the folder called *name*. Raises InvalidSkill."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise InvalidSkill(
-            "its folder's name is not one of a skill",
+            "the name of its folder cannot be a skill's",
             f"use small letters a to z, digits and single hyphens, at most {LONGEST_NAME} characters",
         )
     if not os.path.lexists(folder / name / MAIN):
@@ -242,7 +242,9 @@ def _read_skill(folder: Path, name: str) -> Skill:
     text = _decode(data)
     fields, body = parse_front_matter(text)
     if fields.get("name") != name:
-        raise InvalidSkill(f"its front matter has another name than its folder, {name}", f"write name: {name}")
+        raise InvalidSkill(
+            "its front matter has another name than its folder", f"write name: {name}, or rename the folder"
+        )
     description = show_escapes(" ".join(fields.get("description", "").split()))
     if not description:
         raise InvalidSkill("its description is missing", "write what it does and when to use it, as description:")

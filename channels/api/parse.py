@@ -205,7 +205,7 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
         raise ApiError(f"model is missing; the only one here is {MODEL!r}", param="model")
     if model != MODEL:
         raise ApiError(
-            f"the model {model[:80]!r} does not exist here; use {MODEL!r}, and choose what is behind it by `/model`",
+            f"the model {model[:80]!r} is not offered; use {MODEL!r}, and send `/model` to choose what is behind it",
             status=404,
             code="model_not_found",
             param="model",

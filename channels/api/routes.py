@@ -62,6 +62,11 @@ _LONGEST_POLL = 60.0  # seconds
 _CHAT_HEADERS = ("x-parlour-chat", "x-openwebui-chat-id")
 
 T = TypeVar("T")
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+_OFFERED = (
+    "POST /v1/chat/completions, POST /v1/responses, GET /v1/responses/ID, GET /v1/models, POST /v1/messages and "
+    "GET /v1/messages/ID"
+)
 _Handler: TypeAlias = Callable[[ApiChannel, ApiKey, Request], Awaitable[Response]]
 
 
@@ -78,7 +83,15 @@ def routes(channel: ApiChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/v1/responses/{{id}}", _KeyedEndpoint(_read_response, channel), methods=["GET"]),
         Route(f"{prefix}/v1/messages", _KeyedEndpoint(_post_message, channel), methods=["POST"], max_body_size=large),
         Route(f"{prefix}/v1/messages/{{id}}", _KeyedEndpoint(_read_message, channel), methods=["GET"]),
+        # Last: what no route above takes, also with another method. Clients show the message of an error in this form.
+        Route(f"{prefix}/v1/{{path:path}}", _KeyedEndpoint(_refuse_route, channel), methods=_METHODS),
     ]
+
+
+async def _refuse_route(channel: ApiChannel, key: ApiKey, request: Request) -> Response:
+    del channel, key
+    what = f"{request.method} {request.url.path[:100]}"
+    raise ApiError(f"there is no {what}; the API has {_OFFERED}", status=404, code="not_found")
 
 
 class _KeyedEndpoint:
@@ -402,7 +415,9 @@ async def _find(channel: ApiChannel, key: ApiKey, request: Request, kind: str) -
     ident = request.path_params["id"]
     found = read_id(ident) if ident.startswith(f"{kind}_") else None
     if found is None:
-        raise ApiError("there is no such id; it is that of the POST's answer", status=404, code="not_found")
+        raise ApiError(
+            "you have nothing with this id; use the one that your POST returned", status=404, code="not_found"
+        )
     chat, message_id = found
     seconds = _number(request.query_params.get("wait", "0"))
     if seconds is None or seconds > _LONGEST_POLL:

@@ -109,7 +109,7 @@ def check_skills(context: CheckContext) -> Iterator[Finding]:
 
     skills, faults = read_skills(context.settings.skills_folder)
     for each in faults:
-        yield warn(f"{each.skill} {each.text}; {each.remedy}".strip(), "skills", each.skill)
+        yield warn(f"{each.skill}: {each.text}; {each.remedy}".removeprefix(": "), "skills", each.skill)
     if skills:
         yield ok(", ".join(each.name for each in skills), "skills")
 

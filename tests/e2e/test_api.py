@@ -389,11 +389,16 @@ async def test_what_no_program_sends(api: Api) -> None:
             ("POST", "/v1/chat/completions", {"data": b"{"}, 400),
             ("POST", "/v1/messages", {"data": b"[" * 100_000}, 400),
             ("GET", "/v1/messages/msg_x", {}, 404),
+            ("GET", "/v1/messages", {}, 404),
+            ("POST", "/v1/embeddings", {"json": {}}, 404),
             ("GET", "/v1/models", {"headers": {"Host": "parlour:8787"}}, 200),
         ):
             async with http.request(method, path, **more) as response:
                 assert (path, response.status) == (path, status)
                 assert "Access-Control-Allow-Origin" not in response.headers
+        async with http.get("/v1/chat/completions") as response:  # clients show the message of OpenAI's form
+            said = (await response.json())["error"]["message"]
+        assert said.startswith("there is no GET /v1/chat/completions; the API has POST /v1/chat/completions")
 
 
 NODE = """

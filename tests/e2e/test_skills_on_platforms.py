@@ -28,7 +28,7 @@ async def live(talk: PlatformTalk, parlour: InProcessGateway, model: HeldScriptM
     write_skill(parlour.app.settings.skills_folder, "invoices")
     await parlour.app.profiles.skills.reload()
     await talk.say(f"{prefix}skills")
-    assert "Writes invoices." in await talk.wait_shown("Skills here")
+    assert "Writes invoices." in await talk.wait_shown("To use one")
     await talk.say(f"{prefix}skill invoices for Bob, 3 hours")
     await talk.wait_shown(ANSWER)
     assert "Do it well." in results(model.asked[0])[0]

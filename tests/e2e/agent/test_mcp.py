@@ -177,7 +177,10 @@ async def test_a_chat_may_leave_a_service_out(tracker: tuple[str, Path]) -> None
         ({"name": "tracker", "url": "ftp://example.com"}, "begins with http"),
         ({"name": "tracker", "url": "https://user:word@example.com/mcp"}, "no user name"),
         ({"name": "tracker", "url": "http://127.0.0.1:9/mcp"}, "add --private if the server is your own"),
-        ({"name": "tracker", "url": "http://127.0.0.1:9/mcp", "private": True}, "it cannot be reached"),
+        (
+            {"name": "tracker", "url": "http://127.0.0.1:9/mcp", "private": True},
+            "reached; check the address",
+        ),
     ],
 )
 async def test_what_cannot_be_pinned_says_why(arguments: dict[str, Any], said: str) -> None:

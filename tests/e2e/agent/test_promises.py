@@ -51,7 +51,7 @@ async def test_answers_are_due_until_they_end(tmp_path: Path) -> None:
         assert await ask("c", "three") == "answer 2"
         ended = await ask("c", "/promises")
     assert ended.startswith(f"{NOTHING}\n\nThe last ones in this chat:")
-    assert states(ended) == ["answer to a message, answered", "answer to a message, stopped"]
+    assert states(ended) == ["answer to a message, done", "answer to a message, stopped"]
 
 
 async def test_reminders_are_due_at_their_time(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_an_allowed_call_is_due_until_it_has_run(tmp_path: Path) -> None:
         model.go(3)
         await parlour.idle()
         ended = states(await parlour.channel.ask("c", "/promises"))
-    assert ended == ["call that you allowed, answered", "answer to a message, answered"]
+    assert ended == ["call that you allowed, done", "answer to a message, done"]
 
 
 async def test_people_of_a_group_see_their_own(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_people_of_a_group_see_their_own(tmp_path: Path) -> None:
         model.go(2)
         await parlour.idle()
         assert await ask("g", "/promises", group=True, sender="bob") == NOTHING
-        assert states(await ask("g", "/promises", group=True, sender="ann")) == ["answer to a message, answered"]
+        assert states(await ask("g", "/promises", group=True, sender="ann")) == ["answer to a message, done"]
 
 
 async def test_the_operator_sees_what_is_late(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ async def test_the_commands_name_what_there_is(tmp_path: Path) -> None:
     model = HeldScriptModel()
     async with gateway(home=tmp_path, model=model) as parlour:
         ask = parlour.channel.ask
-        assert await ask("c", "/skills") == "Skills have not been added yet; the bot's operator does that, as folders."
+        assert await ask("c", "/skills") == "The bot's operator has not added skills yet; each is a folder."
         write_skill(tmp_path / "skills", "invoices")
         write_skill(tmp_path / "skills", "letters", b"broken")
         await parlour.app.profiles.skills.reload()
@@ -204,4 +204,4 @@ async def test_the_doctor_names_bad_skills_and_what_mends_them(tmp_path: Path) -
     assert lines["skills"] == (FindingLevel.OK, "invoices")
     level, text = lines["skills.letters"]
     assert level is FindingLevel.WARN
-    assert text == ("letters has no front matter; begin it with a line ---, then name: and description:, then ---")
+    assert text == ("letters: has no front matter; begin it with a line ---, then name: and description:, then ---")
