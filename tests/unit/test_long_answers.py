@@ -18,6 +18,15 @@ PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[MessagePart]]] = {
     "discord": for_discord,
     "slack": for_slack,
 }
+
+
+ROWS = "".join(f"| row {n} | {n * n} |\n" for n in range(600))
+
+
+TABLES = {
+    "pipes around": f"| name | square |\n| --- | ---: |\n{ROWS}",
+    "pipes between": "name | square\n--- | ---\n" + ROWS.replace("| row", "row").replace(" |\n", "\n"),
+}
 NAMES = ["plain", "漢字の名前", "한국어", "👩‍👩‍👧 family", "flag 🇩🇪", "e\u0301te\u0301", "❤️"]
 
 
@@ -29,6 +38,20 @@ def rendered(platform: str, text: str) -> list[str]:
 
 def _text_of(part: MessagePart) -> str:
     return str(json.loads(part.payload)["text"]) if part.payload.startswith('{"text"') else part.payload
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_table_that_is_cut_has_its_head_in_every_part(platform: str, table: str) -> None:
+    """No part shows raw pipes without a head, and each row stands once."""
+    parts = rendered(platform, f"Here it is.\n\n{TABLES[table]}\nThat was it, in a | b form.")
+    assert len(parts) >= 2
+    for part in parts:
+        assert part.count("square") == 1
+        assert "---|" not in part
+        assert "| ---" not in part
+    rows = [line for part in parts for line in part.splitlines() if line.startswith("row ")]
+    assert [line.split()[1] for line in rows] == [str(n) for n in range(600)]
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -33,6 +33,9 @@ QUESTION = "who is the doctor"
 BY_WORDS = "Only words were matched this time"
 
 
+STATUS = "Search matches words only"
+
+
 def model(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """Search memory for what follows "look up", and repeat what was found."""
     last = body["messages"][-1]
@@ -102,6 +105,25 @@ async def test_a_question_without_a_shared_word_finds_what_was_meant(
         assert "search" not in await status_of(parlour)
     out, err = capfd.readouterr()
     assert KEY not in out + err + caplog.text
+
+
+async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
+    """Words still find; person, model and operator are told in a line; nothing the provider said gets anywhere."""
+    async with open_server(model) as server, open_gateway(server, tmp_path / "home") as parlour:
+        server.embeddings.trouble = EmbeddingFault.ERROR
+        await index_conversation(parlour)
+        found = await parlour.channel.ask("ann", "look up the physician")
+        assert SAID in found
+        assert "(Found by words alone" in found
+        assert BY_WORDS in await parlour.channel.ask("ann", "/search physician")
+        assert BY_WORDS in await parlour.channel.ask("ann", "/search zeppelin")
+        assert STATUS in await parlour.channel.ask("ann", "/status")
+        search = (await status_of(parlour))["search"]
+        assert search.startswith("keywords only: openai/test-embed")
+        assert "SECRET" not in search + found
+        [warned] = [each async for each in doctor(parlour.home) if each.id == "search"]
+        assert warned.text.startswith("uses keywords only: openai/test-embed")
+        assert "SECRET" not in search + found + warned.text
 
 
 async def test_whatever_a_provider_does_is_a_failure_of_ours_that_quotes_nothing() -> None:

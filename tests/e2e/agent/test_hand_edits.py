@@ -123,6 +123,30 @@ async def test_a_restored_home_has_its_documents_and_every_change(tmp_path: Path
             assert await parlour.app.store.documents.changed_texts(SCOPE, each)
 
 
+async def test_an_erasure_has_the_edit_that_was_pending(tmp_path: Path) -> None:
+    """Saved right before the yes: neither the words nor a file that has them are left, in git and beside it either."""
+    async with gateway(home=tmp_path) as parlour:
+        await remember(parlour, "likes tea")
+        own = paths(tmp_path)
+        edit_by_hand(own["MEMORY.md"], own["MEMORY.md"].read_text() + "- keeps a zeppelin\n")
+
+        async def ask(chat: str, text: str) -> str:
+            if "approve" in text:
+                edit_by_hand(own["USER.md"], "- flies a zeppelin\n")
+            return await parlour.channel.ask(chat, text)
+
+        await erase(ask, "ann", "/forget zeppelin --purge")
+        await wait_until_purged(parlour)
+        await parlour.app.document_files.settle(SCOPE)
+        assert "zeppelin" not in stored_text(tmp_path, SCOPE)
+        assert "zeppelin" not in stored_text(tmp_path, SCOPE, "USER.md")
+        found = [path for path in (tmp_path / SCOPE).rglob("*") if path.is_file() and b"zeppelin" in path.read_bytes()]
+        assert found == []
+        with Repo(str(tmp_path / SCOPE / "memory" / ".git")) as repo:
+            texts = [repo[sha].as_raw_string() for sha in repo.object_store]
+        assert [text for text in texts if b"zeppelin" in text] == []
+
+
 async def test_a_purge_removes_what_the_mirror_has_set_aside(tmp_path: Path) -> None:
     """No version of the rows has the words; a file in another encoding and a packed repository may."""
     home = tmp_path / "home"

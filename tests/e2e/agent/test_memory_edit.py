@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
+from gateway.ports.journal import TurnLease, TurnStep
 from gateway.ports.memory import NoteChange
+from tests.fakes.documents import stored_changes
 from tests.fakes.inprocess_gateway import OPEN, InProcessGateway, gateway
 from tests.fakes.staged_changes import memory
 
@@ -215,6 +218,29 @@ async def test_in_a_tainted_conversation_every_edit_waits() -> None:
         assert change.why == "untrusted"
         await parlour.channel.ask("ann", f"/memory approve {change.name}")
         assert memory(parlour, ANN) == "- Lives in Dresden\n- Trusts everybody\n"
+
+
+async def test_a_kill_after_the_edit_changes_it_once(tmp_path: Path) -> None:
+    """A home that was copied between the edit and its step: the next process finds the version and goes on."""
+    model = obedient(edit({"op": "remove", "old": LEIPZIG}))
+    async with gateway(model=model, home=tmp_path / "home") as parlour:
+        await remember(parlour, LEIPZIG, "Likes tea")
+        await parlour.idle()
+        journal = parlour.app.store.journal
+        store = journal.step
+
+        async def kill_before(lease: TurnLease, *steps: TurnStep) -> None:
+            if any(step.kind == "result" for step in steps) and not (tmp_path / "killed").exists():
+                parlour.kill(tmp_path / "killed")
+            await store(lease, *steps)
+
+        journal.step = kill_before  # type: ignore[method-assign]
+        await parlour.channel.ask("ann", "forget where I live")
+    async with gateway(model=obedient(), home=tmp_path / "killed") as parlour:
+        posts = await parlour.channel.posted("ann", 1)
+        assert "removed `Lives in Leipzig`" in posts[-1].text
+        assert memory(parlour, ANN) == "- Likes tea\n"
+        assert len([each for each in stored_changes(parlour.home, ANN) if each.why.startswith("edit:")]) == 1
 
 
 async def test_in_a_group_a_member_edits_their_own_lines() -> None:

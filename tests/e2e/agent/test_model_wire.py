@@ -136,6 +136,20 @@ async def test_wrong_tools_and_wrong_arguments_are_told_to_the_model() -> None:
         assert "wrong arguments" in missing
 
 
+async def test_another_model_answers_when_the_first_fails() -> None:
+    """The fallback is asked after the first model's failure; the person sees its answer only."""
+
+    def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        return (
+            ScriptedAnswer(fault=ModelFault.ERROR) if body["model"] == "test" else ScriptedAnswer(text="from the other")
+        )
+
+    async with open_wired_gateway(script, PARLOUR_LLM__FALLBACKS='["openai/other"]') as (parlour, server):
+        assert await parlour.channel.ask("c", "hello") == "from the other"
+        assert [body["model"] for body in server.requests] == ["test", "other"]
+        assert {row.model for row in await first_turn_usage(parlour) if row.tokens_out} >= {"openai/other"}
+
+
 async def test_ten_megabytes_are_cut_and_said_so() -> None:
     """An endless answer is one answer of bounded size, over both ways of asking."""
     for streaming in (False, True):

@@ -146,6 +146,19 @@ async def test_steering_joins_at_the_next_tool_step() -> None:
         assert [post.text for post in parlour.channel.posts["c"]] == ["done"]
 
 
+async def test_only_the_same_sender_steers() -> None:
+    """Another person's message never joins a turn: a turn has one principal."""
+    model = HeldScriptModel(calls(("look", "{}")), "done", held=[1])
+    async with gateway(model=model, tools=[look], environment=STEER) as parlour:
+        await parlour.channel.say("g", "look around", sender="ann", group=True)
+        await model.called(1)
+        _, second = await parlour.channel.say("g", "me too", sender="bob", group=True)
+        model.go(1)
+        await second
+        assert users(model.asked[1]) == ["look around"]
+        assert users(model.asked[2]) == ["look around", "me too"]
+
+
 async def test_a_full_backlog_is_said_once_and_loses_nothing_that_was_taken() -> None:
     """Beyond the limit one polite line; what was accepted is answered, what was refused is not."""
     model = HeldScriptModel(held=[1])

@@ -18,6 +18,7 @@ from tests.fakes.home_files import unknown_files
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.sample_archives import text_cell, xlsx
+from tests.fakes.staged_changes import erase
 
 
 def call(tool: str, /, **arguments: object) -> ScriptEntry:
@@ -156,6 +157,33 @@ async def test_a_tainted_call_marks_its_file_and_the_file_taints_its_reader(tmp_
         assert results(model.asked[-1])[-1] == "will be remembered when this answer is sent"
         listed = await parlour.app.memory.workspaces.of(SCOPE).list_files()
         assert {each.name: each.is_untrusted for each in listed} == {"notes.md": True, "own.md": False}
+
+
+async def test_words_are_forgotten_in_files_too(tmp_path: Path) -> None:
+    """/forget removes lines of text files and deleted copies; --purge any file that holds the words."""
+    home = tmp_path / "home"
+    async with gateway(home=home) as parlour:
+        workspace = parlour.app.memory.workspaces.of(SCOPE)
+        await workspace.create("list.csv", b"tea,3\nzeppelin,1\n", is_untrusted=False)
+        await workspace.create("old.txt", b"a zeppelin", is_untrusted=False)
+        await workspace.delete("old.txt", key="k")
+        with zipfile.ZipFile(packed := BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.txt", "the zeppelin is mine")
+        await workspace.create("packed.zip", packed.getvalue(), is_untrusted=False)
+        await erase(parlour.channel.ask, "c", "/forget zeppelin")
+        content = await workspace.read("list.csv")
+        assert content is not None
+        assert content.data == b"tea,3\n"
+        assert await workspace.deleted_files() == []
+        assert await workspace.read("packed.zip") is not None
+        await workspace.create("long.txt", b"a zeppelin\n" + b"tea\n" * 50_000, is_untrusted=False)
+        await erase(parlour.channel.ask, "c", "/forget zeppelin --purge")
+        assert await workspace.read("packed.zip") is None
+        content = await workspace.read("long.txt")
+        assert content is not None
+        assert content.data == b"tea\n" * 50_000
+        assert not [path for path in home.glob("*/*/bytes/*") if b"zeppelin" in path.read_bytes()]
+        assert unknown_files(home) == []
 
 
 async def test_an_export_contains_files_by_their_names(tmp_path: Path) -> None:

@@ -344,4 +344,24 @@ async def test_an_edit_of_what_nobody_answered(nursery: DiscordForkServer, tmp_p
         assert answers(services) == ["@Parlour zero", "@Parlour new-words"]
 
 
+def standing(discord: DiscordServer) -> set[str]:
+    """Return the messages on which a reaction of ours stands."""
+    last = {message: is_on for message, _, is_on in discord.reactions}
+    return {message for message, is_on in last.items() if is_on}
+
+
+async def test_no_reaction_stays_after_a_kill(nursery: DiscordForkServer, tmp_path: Path) -> None:
+    """Killed between putting it and taking it away: the next life takes it away, the answer delivered or not."""
+    assert row("between putting the reaction on a message and taking it away") == "no reaction, shortly after the start"
+    async with open_house(nursery, tmp_path) as services:
+        await services.live()
+        services.discord.say(GENERAL, ANN, f"{CALL} one")
+        await services.killed_at("after", "PUT", "reactions")
+        await services.live()
+        await services.quiet(lambda: services.discord.chat(GENERAL))
+        async with asyncio.timeout(60):
+            await services.discord.until(lambda: not standing(services.discord))
+        assert answers(services) == ["@Parlour one"]
+
+
 # The reaction on what was heard.

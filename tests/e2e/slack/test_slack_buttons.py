@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gateway.errors import StoreUnavailable
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, open_gateway
+from tests.fakes.slack_http_events import SIGNING_SECRET
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
 from tests.fakes.staged_changes import FACT, memory, scope_in, staged
 
@@ -75,3 +77,30 @@ async def test_a_press_that_is_not_stored_is_not_acknowledged(monkeypatch: pytes
         assert server.deliveries.count(trigger) == 2
         assert server.acks.count(trigger) == 1
         assert memory(parlour, scope) == f"- {FACT}\n"
+
+
+async def test_presses_come_by_http_too() -> None:
+    """Signed, in a form, acknowledged when stored; the same request twice has one effect."""
+    async with slack_server() as server:
+        environment = {
+            "PARLOUR_CHANNELS__SLACK__APP_TOKEN": "",
+            "PARLOUR_CHANNELS__SLACK__SIGNING_SECRET": SIGNING_SECRET,
+            "PARLOUR_WEB__PUBLIC_URL": "https://parlour.example",
+        }
+        async with open_gateway(server, environment=environment) as parlour:
+            server.hook = f"{parlour.app.web.url}hooks/slack"
+            await asyncio.wait_for(_serving(parlour), 60)
+            server.say(DM, ANN, "hello")
+            await server.until(lambda: bool(server.shown(DM)))
+            scope = await scope_in(parlour, f"slack:{DM}")
+            await staged(parlour, scope, f"slack:{DM}")
+            question = await asked(server, DM)
+            server.press(DM, ANN, question, "Yes")
+            await server.until(lambda: not buttons(question))
+            assert memory(parlour, scope) == f"- {FACT}\n"
+
+
+async def _serving(parlour: Any) -> None:
+    channel = parlour.app.channels["slack"]
+    while not channel.is_ready():  # noqa: ASYNC110 - nobody is told
+        await asyncio.sleep(0.005)

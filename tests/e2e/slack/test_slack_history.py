@@ -10,8 +10,10 @@ from gateway.admission import Admitted, admit, policy_of
 from gateway.channel import SupportsHistory
 from gateway.channel_reader import ChannelHistory
 from gateway.events import InboundMessage
-from tests.fakes.slack import RunningSlack, slack
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackFault
+from tests.fakes.access_scene import FixedJudge
+from tests.fakes.slack import RunningSlack, running, slack
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackFault, SlackServer, slack_server
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT_USER}>"
 
@@ -80,6 +82,24 @@ async def test_a_mention_in_a_channel_reads_the_channel() -> None:
         up.server.say(ROOM, BOB, "word", quiet=True)
         call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
         assert await before(up, call) == ["word"]
+
+
+async def test_only_admitted_people_are_quoted() -> None:
+    """Guests, strangers, bots and people of elsewhere carry their facts, and the gateway leaves them out."""
+    server = SlackServer()
+    server.users[BOB] |= {"is_restricted": True}
+    server.users[EVE] |= {"team_id": "T0FAR"}
+    policy = policy_of("slack", ["team:T0HOME"], (), "mention")
+    async with slack_server(server), running(server, FakePageServices(), allow_from=["team:T0HOME"]) as up:
+        server.say(ROOM, ANN, "from a member", quiet=True)
+        server.say(ROOM, BOB, "from a guest", quiet=True)
+        server.say(ROOM, EVE, "from elsewhere", quiet=True)
+        server.say(ROOM, "U0APP", "from an app", quiet=True, bot_id="B0APP")
+        call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
+        admits = FixedJudge(lambda each: admit(each, policy)).may_be_read
+        said = await ChannelHistory({"slack": up.channel}, admits=admits).messages_before(call, since=None)
+        assert [each.text for each in said] == ["from a member"]
+        assert len(await up.channel.messages_before(call, since=None, limit=50)) == 4
 
 
 async def test_where_slack_does_not_say_who_it_was_nobody_is_let_in() -> None:

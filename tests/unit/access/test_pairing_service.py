@@ -42,6 +42,20 @@ async def scene(clock: VirtualClock) -> AsyncIterator[AccessScene]:
     await store.close()
 
 
+async def test_a_code_lets_its_owner_in(scene: AccessScene, clock: VirtualClock) -> None:
+    """The right code, however it is typed: in the roster as paired, told in one line, one line in the audit."""
+    code = await scene.code_of("66")
+    done = await decide(scene.pairing, f" {code.lower().replace('-', ' ')} ", scene.by("t1"))
+    assert isinstance(done, PairingDecision)
+    assert (done.waiting.who, done.is_yes) == ("66", True)
+    member = scene.store.access.members()["telegram", "66"]
+    assert (member.standing, member.by) == (AccessStatus.PAIRED, "telegram:42")
+    assert (await scene.said_to("66"))[1:] == ["Your access was approved. You can write to me now."]
+    (line,) = await scene.store.access.audit(limit=9)
+    assert (line.what, line.whom, line.by) == ("pair yes", "telegram:66", "telegram:42")
+    assert not scene.pairing.pending_requests()
+
+
 async def test_a_repeated_turn_is_the_same_decision(scene: AccessScene) -> None:
     """A crash between decision and answer: the turn runs again and says the same; one audit line, one welcome."""
     code = await scene.code_of("66")

@@ -226,6 +226,16 @@ async def test_a_flooded_chat_delays_nobody(clock: VirtualClock) -> None:
         assert at.clerk.times("begin")["hello"] <= 2.1
 
 
+async def test_lock_before_slot(clock: VirtualClock) -> None:
+    """Ten messages queued in one chat occupy one worker, not ten."""
+    async with service(clock, workers=2) as at:
+        for n in range(10):
+            await at.say("busy", f"b{n}")
+        await at.say("other", "o")
+        await at.idle()
+        assert at.clerk.times("begin")["o"] < 0.5
+
+
 async def test_a_member_stops_only_their_own(clock: VirtualClock) -> None:
     """/stop for one sender leaves another sender's running turn alone."""
     async with service(clock) as at:
@@ -263,6 +273,17 @@ async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: VirtualClock
         assert await at.pool.turns.stop(SessionKey("web", "a")) == (False, 0)
         await at.idle()
         assert "a0" in at.clerk.times("end")
+
+
+async def test_control_passes_the_queue(clock: VirtualClock) -> None:
+    """A control row runs at once although its lane is busy."""
+    async with service(clock) as at:
+        await at.say("a", "a0")
+        await asyncio.sleep(0.1)
+        await at.say("a", "/stop", is_control=True)
+        await asyncio.sleep(0.1)
+        assert at.clerk.controls == ["/stop"]
+        assert not at.clerk.times("end")
 
 
 async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: VirtualClock) -> None:

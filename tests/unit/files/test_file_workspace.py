@@ -174,6 +174,22 @@ async def test_calls_at_once_lose_nothing(workspace: FileWorkspace) -> None:
     assert [each is not None for each in made].count(True) == 1
 
 
+async def test_files_of_tainted_calls_are_marked(workspace: FileWorkspace) -> None:
+    """An append keeps the mark, a clean replacement ends it, and a restored file has its own."""
+    await write(workspace, "a.txt", "theirs", is_untrusted=True, key="1")
+    await workspace.append("a.txt", b" and ours", key="2", is_untrusted=False)
+    content = await workspace.read("a.txt")
+    assert content is not None
+    assert (content.data, content.is_untrusted) == (b"theirs and ours", True)
+    change = await write(workspace, "a.txt", "ours", key="3")
+    assert await marked(workspace) == set()
+    assert await workspace.restore(change.trash_id) == "a.txt"
+    assert await marked(workspace) == {"a.txt"}
+    await workspace.append("b.txt", b"clean", key="4", is_untrusted=False)
+    await workspace.append("b.txt", b"theirs", key="5", is_untrusted=True)
+    assert await marked(workspace) == {"a.txt", "b.txt"}
+
+
 async def test_no_file_exceeds_the_space(workspace: FileWorkspace, files: SqlFiles, clock: SteppedClock) -> None:
     """A file that does not fit is not stored; the line names the largest. Deleted files count until they are gone."""
     await write(workspace, "large.bin", "x" * 600, key="1")
@@ -271,6 +287,18 @@ async def test_a_large_file_is_neither_written_nor_read(
         await workspace.create("a.txt", b"x" * 11, is_untrusted=False)
     with pytest.raises(FileTooLarge):
         await workspace.append("b.txt", b"x", key="append", is_untrusted=False)
+
+
+async def test_received_files_cannot_be_changed(workspace: FileWorkspace) -> None:
+    """`received/` names what people sent."""
+    with pytest.raises(InvalidFileName, match="cannot be changed"):
+        await write(workspace, "received/a.txt", "x")
+    with pytest.raises(InvalidFileName, match="cannot be changed"):
+        await workspace.create("received/a.txt", b"x", is_untrusted=False)
+    with pytest.raises(InvalidFileName, match="cannot be changed"):
+        await workspace.append("received/a.txt", b"x", key="k", is_untrusted=False)
+    with pytest.raises(InvalidFileName, match="cannot be changed"):
+        await workspace.delete("received/a.txt", key="k")
 
 
 async def test_linking_accounts_joins_their_workspaces(files: SqlFiles, clock: SteppedClock) -> None:

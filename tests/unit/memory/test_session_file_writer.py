@@ -183,6 +183,24 @@ async def test_a_batch_is_one_write_and_reads_nothing(tmp_path: Path) -> None:
     assert turns(path_of(tmp_path)) == names(*range(21))
 
 
+async def test_a_turn_that_was_written_before_a_crash_is_written_once(tmp_path: Path) -> None:
+    """A crash after the file and before the store noted it: the next run finds the turns in the file."""
+    records = FakeRecords(*talk(3), exchange(3, 6, before=[build.pointer(4)]))
+
+    class CrashingRecords(FakeRecords):
+        def mark_written(self, seqs: Sequence[int]) -> None:
+            raise ProcessCrash
+
+    crashing = CrashingRecords(*talk(3), exchange(3, 6, before=[build.pointer(4)]))
+    with pytest.raises(ProcessCrash):
+        await mirror_of(tmp_path, crashing).flush()
+    whole = path_of(tmp_path).read_bytes()
+    await mirror_of(tmp_path, records).close()
+    assert path_of(tmp_path).read_bytes() == whole
+    assert turns(path_of(tmp_path)) == names(0, 1, 2, 3)
+    assert not records.stored
+
+
 async def test_a_record_without_an_end_gets_one(tmp_path: Path) -> None:
     """A pointer committed by itself is a record like any other: closed, and written once."""
     records = FakeRecords(talk(1)[0])
@@ -209,6 +227,15 @@ async def test_a_record_of_no_transcript_is_in_no_file(tmp_path: Path, is_new_ru
     assert len(await records.transcripts.newest(SCOPE, ANN, 9)) == 4
 
 
+async def test_two_chats_that_share_a_folder_keep_apart(tmp_path: Path) -> None:
+    """The threads of a group are sessions of one scope; nothing of one is in the file of the other."""
+    thread = SessionKey("telegram", "42/7")
+    records = FakeRecords(*talk(2), *talk(3, first=10, key=thread, transcript="t" * 16))
+    await mirror_of(tmp_path, records).close()
+    assert turns(path_of(tmp_path)) == names(0, 1)
+    assert turns(path_of(tmp_path, key=thread)) == names(10, 11, 12)
+
+
 # -- /new ----------------------------------------------------------------------------------------------
 
 
@@ -219,6 +246,20 @@ async def test_new_archives_the_transcript_and_begins_another(tmp_path: Path) ->
     assert turns(archive(tmp_path)) == names(0, 1, "new")
     assert turns(path_of(tmp_path)) == names(2)
     assert read_head(Disk(), path_of(tmp_path))["transcript"] == NEXT
+
+
+@pytest.mark.parametrize("survived", [0, 1, 2, 3, 4])
+async def test_new_in_any_two_runs_is_new_once(tmp_path: Path, survived: int) -> None:
+    """However many of the turns around /new the first run wrote."""
+    every = [*talk(2), command("new", new=NEXT), exchange(2, 0, transcript=NEXT)]
+    records = FakeRecords(*every[:survived])
+    await mirror_of(tmp_path, records).close()
+    for record in every:
+        records.commit(record)
+    await mirror_of(tmp_path, records).close()
+    assert turns(archive(tmp_path)) == names(0, 1, "new")
+    assert turns(path_of(tmp_path)) == names(2)
+    assert len(list(path_of(tmp_path).parent.iterdir())) == 2
 
 
 async def test_a_late_pointer_goes_to_the_archive(tmp_path: Path) -> None:
@@ -476,6 +517,20 @@ async def test_a_redaction_leaves_no_old_byte(tmp_path: Path) -> None:
     assert len(list(path_of(tmp_path).parent.iterdir())) == 2
     assert not await records.transcripts.stale_files()
     assert await mirror.redact(SCOPE, partial(without, b"secret")) == 0
+
+
+@pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
+async def test_a_redaction_before_a_kill_leaves_no_old_byte(tmp_path: Path, is_written: bool) -> None:
+    """The rows were redacted, and the process died before the files: the next run has the old words nowhere."""
+    records = FakeRecords(*talk(2, said="my secret"))
+    if is_written:
+        await mirror_of(tmp_path, records).close()
+    await records.transcripts.rewrite(SCOPE, lambda raw: raw.replace(b"secret", b"-"))  # of another length
+    records.commit(exchange(2, 4))
+    await mirror_of(tmp_path, records).close()
+    for path in path_of(tmp_path).parent.iterdir():
+        assert b"secret" not in path.read_bytes()
+    assert behind_head(path_of(tmp_path)) == await bodies(records)
 
 
 class RacingTranscripts(SqlTranscripts):

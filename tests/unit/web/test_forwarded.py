@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import aiohttp
 import pytest
 
 from gateway.errors import UserError
@@ -97,3 +98,20 @@ async def test_behind_a_proxy_nobody_is_the_owner_by_being_on_this_machine(trust
     """Naming a proxy is as good as a public address: the page asks for a code, of a local browser too."""
     async with serve_page(FakePageServices(), trusted_proxies=trusted) as served:
         assert not served.server.app.state.is_private
+
+
+async def test_wrong_codes_from_many_addresses_shut_nobody_out() -> None:
+    """Behind a proxy, seventy addresses that guess are refused, and the right code logs its browser in."""
+    services = FakePageServices()
+    async with (
+        serve_page(services, public_url=URL, trusted_proxies=("127.0.0.1",)) as page,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def enter(code: str, address: str) -> int:
+            headers = {"Host": "chat.example.org", "Origin": "https://chat.example.org", "X-Forwarded-For": address}
+            async with session.post(f"{page.url}login", json={"code": code}, headers=headers) as answer:
+                return answer.status
+
+        assert {await enter("AAAA-AAAA", f"198.51.100.{n}") for n in range(70)} == {401}
+        assert await enter(await page.channel.issue_code("ann"), "203.0.113.9") == 204

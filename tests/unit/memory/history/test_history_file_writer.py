@@ -12,11 +12,13 @@ from agent.base.transcript_lines import encode
 from agent.memory.adoption import adopt_histories
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import printed_files, read_files
+from gateway.ports.access import ScopeMove
 from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange, ScopeHistory
 from tests.fakes.histories import SyncHistory
 from tests.fakes.history_log import HistoryLog
-from tests.fakes.memory import SCOPE, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
+from tests.fakes.memory import SCOPE, START, DyingDisk, FakeRecords, FaultyDisk, ProcessCrash
 
+OTHER = "people/telegram%3a43"
 NOTE = "2026-11-21-a-walk.md"
 LINES = ("history.jsonl", "HISTORY.md", "raw.jsonl", ".cursor", ".dream_cursor", NOTE)
 
@@ -233,3 +235,16 @@ async def test_files_of_an_earlier_release_are_taken_over_byte_for_byte(tmp_path
     (tmp_path / SCOPE / "memory" / "2026-11-22.md").write_text("later\n")
     assert await adopt_histories(tmp_path, records.history, []) == 0
     assert SyncHistory(records.connection).notes == {NOTE: "We walked.\n"}
+
+
+async def test_a_take_over_that_is_killed_goes_on(tmp_path: Path) -> None:
+    """A scope that was stored keeps its rows; one whose folder a link has merged already is not taken twice."""
+    records, contents = FakeRecords(), earlier_home(tmp_path)
+    shutil.copytree(tmp_path / SCOPE, tmp_path / OTHER)
+    await records.history.adopt(SCOPE, contents)
+    await records.history.append(SCOPE, entry(9))
+    move = ScopeMove(id="link:1", kind="link", source=OTHER, target=SCOPE, at=START)
+    (tmp_path / SCOPE / "memory" / ".move").write_text("link:1")
+    assert await adopt_histories(tmp_path, records.history, [move]) == 0
+    assert len(SyncHistory(records.connection).after(0)) == 4
+    assert await records.history.load(OTHER) == ScopeHistory()
