@@ -45,7 +45,7 @@ from gateway.text.json_lines import decode_lines
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.histories import KilledHistory, SyncHistory, history_files
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk, ProcessCrash, turn_name
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk, turn_name
 
 TURNS = 6
 
@@ -103,32 +103,6 @@ class LooseDisk(Disk):
 
     def sync(self, fd: int) -> None:
         """Return at once."""
-
-
-class KilledJobQueue(FakeJobs):
-    """A queue in whose *at*th moment the process dies: before a write, or right behind it."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__()
-        self.at = at
-        self.moments = 0
-
-    def _live(self) -> None:
-        self.moments += 1
-        if self.moments - 1 == self.at:
-            raise ProcessCrash
-
-    async def put(self, job: Job) -> None:
-        """Queue once."""
-        self._live()
-        await super().put(job)
-        self._live()
-
-    async def finish(self, job: Job) -> None:
-        """Remove."""
-        self._live()
-        await super().finish(job)
-        self._live()
 
 
 class ConsolidationScene:

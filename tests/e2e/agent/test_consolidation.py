@@ -15,7 +15,6 @@ from agent.base.transcript_lines import kind_of
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.prompt.due_jobs import prompt_of
 from agent.memory.storage.transcript_files import read_transcript
-from gateway.errors import ModelUnreachable
 from gateway.operations.usage import usage_table
 from gateway.ports.journal import Job
 from gateway.ports.memory import HistoryEntry
@@ -45,7 +44,6 @@ class SummaryModel(FakeChatModel):
         self.name = "test/model"
         self.summarise = summarise
         self.asked: list[str] = []  # what consolidations were shown
-        self.fails = 0  # requests that get no answer
         self.bad_answers = 0  # requests that get prose
         self.go_on = asyncio.Event()
         self.go_on.set()
@@ -60,9 +58,6 @@ class SummaryModel(FakeChatModel):
             return ChatReply(text=f"re {said[-20:]}", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         self.thinking.set()
         await self.go_on.wait()
-        if self.fails:
-            self.fails -= 1
-            raise ModelUnreachable("down")
         if self.bad_answers:
             self.bad_answers -= 1
             return ChatReply(text="Sure!", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from agent.memory.file_adoption import adopt_files, adopt_workspaces
 from gateway.ports.memory import BYTES, FileKind
@@ -27,10 +26,6 @@ CONTENTS = {
     "": {"blobs": [b"of one memory for everything"]},
 }
 LEFT = "backups/not-adopted"
-
-
-class KilledProcess(BaseException):
-    """The process ends here."""
 
 
 def old_home(folder: Path) -> Path:
@@ -94,30 +89,6 @@ async def test_every_file_is_stored_as_it_was_and_leaves_its_folder(tmp_path: Pa
         assert marks == {"trips/Rome.csv": False, "web.txt": True}
     assert stored_files(home) == expected()
     assert leftovers(home) == {f"{LEFT}/{ANN}/attachments/{'0' * 64}"}
-
-
-class KilledStore(SqlFiles):
-    """A store whose process ends before or behind the change number *at*."""
-
-    at, is_behind, count = 0, False, 0
-
-    async def put(self, *arguments: Any, **fields: Any) -> Any:
-        """Store a file, or end."""
-        return await self._end(super().put(*arguments, **fields))
-
-    async def change(self, *arguments: Any, **fields: Any) -> Any:
-        """Change files, or end."""
-        return await self._end(super().change(*arguments, **fields))
-
-    async def _end(self, work: Any) -> Any:
-        KilledStore.count += 1
-        if KilledStore.count > self.at and not self.is_behind:
-            work.close()
-            raise KilledProcess
-        result = await work
-        if KilledStore.count > self.at:
-            raise KilledProcess
-        return result
 
 
 async def test_what_an_operator_puts_there_is_taken_over_by_the_next_start(tmp_path: Path) -> None:
