@@ -20,7 +20,7 @@ from gateway.ports.access import (
     format_micro_dollars,
     micro_dollars,
 )
-from gateway.text.text_units import safe_display_name
+from gateway.text.message_text import safe_display_name
 
 _HERE = "here"  # in place of an id: the chat itself
 _MOST = 40  # lines that one answer shows

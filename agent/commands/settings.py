@@ -6,7 +6,7 @@ import asyncio
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.reminders import zone_question
-from agent.llm.effort_fields import EFFORTS
+from agent.llm.request_messages import EFFORTS
 from agent.tools.offline_model import is_offline
 from agent.turns.chat_profiles import ActiveModel, EffectiveSetting, ModelChoiceOrigin
 from gateway.errors import ModelAbility

@@ -30,10 +30,9 @@ import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.completion_stream import HEADER_BYTES, AnswerClock, CompletionStream
-from agent.llm.effort_fields import arguments_of_litellm, fields_of_address
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
-from agent.llm.request_messages import stream_options
+from agent.llm.request_messages import arguments_of_litellm, fields_of_address, stream_options
 from gateway.errors import ModelAbility, SettingsError
 from gateway.installation import HOW_TO_INSTALL
 from gateway.net.addresses import split_credentials

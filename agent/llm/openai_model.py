@@ -27,10 +27,9 @@ from cachetools import LRUCache
 
 from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
 from agent.llm.completion_stream import AnswerClock
-from agent.llm.effort_fields import fields_of_address
 from agent.llm.provider_model import ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
-from agent.llm.request_messages import stream_options
+from agent.llm.request_messages import fields_of_address, stream_options
 from gateway.errors import ModelAbility
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from agent.commands.command import CommandRouter
-from agent.commands.command_services import CommandServices
+from agent.commands.command import CommandRouter, CommandServices
 from agent.memory.jobs.chat_edits import MemoryJobs
 from agent.memory.jobs.scope_lock import ScopeLock
 from agent.memory.prompt.conversation import Conversation, ConversationCache

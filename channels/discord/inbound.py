@@ -34,7 +34,7 @@ from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage
 from gateway.ports.channel import EventOrigin, IntakeVerdict, MembershipChange, PlatformEvent
 from gateway.text import sanitize
-from gateway.text.text_units import safe_display_name
+from gateway.text.message_text import safe_display_name
 
 if TYPE_CHECKING:
     from gateway.intake import Intake

@@ -15,11 +15,19 @@ from channels.kit.bodies import build_receipt
 from channels.slack import SlackSettings
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
 from channels.slack.connection import PING, SlackSocketMode
-from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles
 from channels.slack.history import HistoryPages, JoinedChannels, ReceivedUntil, SlackCatchUp, SlackHistory
 from channels.slack.inbound import SlackInbound
 from channels.slack.interactions import SlackInteractions, SlackReactions
-from channels.slack.outbound import SlackActivity, SlackOutbound, SlackStreams, find_sent_part, missing_scopes
+from channels.slack.outbound import (
+    UPLOAD_LIMIT,
+    UPLOAD_SCOPE,
+    SlackActivity,
+    SlackFiles,
+    SlackOutbound,
+    SlackStreams,
+    find_sent_part,
+    missing_scopes,
+)
 from channels.slack.parse import SlackBotIdentity
 from channels.slack.render import LIMIT, MOST_PARTS, render
 from gateway.channel import ChannelContext

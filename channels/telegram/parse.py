@@ -15,7 +15,7 @@ from gateway.errors import UnreadableEvent
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey, edit_revision
 from gateway.ports.channel import EventOrigin, MembershipChange
 from gateway.text import sanitize
-from gateway.text.text_units import safe_display_name
+from gateway.text.message_text import safe_display_name
 
 KINDS = {"private": ChatKind.DIRECT, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _NAMED = 64  # characters of a name

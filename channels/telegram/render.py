@@ -30,7 +30,7 @@ from gateway.text import (
     table_lines,
     width,
 )
-from gateway.text.text_units import safe_display_name
+from gateway.text.message_text import safe_display_name
 
 _PLATFORM_LIMIT = 4096  # UTF-16 units after entities parsing (constants.MessageLimit)
 _ENTITIES = 100  # what comes after them is shown without its setting

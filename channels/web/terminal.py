@@ -21,7 +21,7 @@ from gateway.i18n import FALLBACK, translate
 from gateway.i18n.languages import resolve_language
 from gateway.text import Links, break_addresses, weight
 from gateway.text.linked_addresses import break_address, restrict_tokens
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 if TYPE_CHECKING:
     from rich.console import Console

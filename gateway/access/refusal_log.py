@@ -15,7 +15,7 @@ from gateway.admission import Rejected, RejectionReason
 from gateway.events import ChatKind, InboundMessage
 from gateway.installation import operator_command, with_operator_commands
 from gateway.ports.access import CapKind
-from gateway.text.text_units import safe_display_name
+from gateway.text.message_text import safe_display_name
 
 log = structlog.get_logger(__name__)
 

@@ -28,8 +28,7 @@ from gateway.ports.journal import UsageRow
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
-    from gateway.store.cap_counts import SqlSharedCaps
-    from gateway.store.usage import SqlUsage
+    from gateway.store.usage import SqlSharedCaps, SqlUsage
 
 
 _MOST_CALLS = 10_000  # that are kept by their keys

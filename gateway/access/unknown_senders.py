@@ -56,7 +56,7 @@ from gateway.i18n import translate
 from gateway.ports.access import AccessChange
 from gateway.ports.channel import IntakeResult, IntakeVerdict, MembershipChange
 from gateway.ports.metrics import MetricsRecorder
-from gateway.text.text_units import safe_display_name
+from gateway.text.message_text import safe_display_name
 
 log = structlog.get_logger(__name__)
 

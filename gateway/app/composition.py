@@ -31,9 +31,8 @@ from agent.memory.file_adoption import (
 from gateway.admission import LOCAL_OWNER
 from gateway.app.context import LOCAL_ACCOUNTS, ChannelPlatforms, ExtraPlugins, open_recorder, open_store, utc_now
 from gateway.app.lost_turns import describe_loss
-from gateway.app.models import take_over_model_facts
+from gateway.app.models import load_counts, take_over_model_facts
 from gateway.app.runtime import Runtime
-from gateway.app.usage import load_counts
 from gateway.control.control_server import ControlServer
 from gateway.errors import UserError, WorkerReplaced
 from gateway.events import PlatformAccount, SessionKey

@@ -25,7 +25,7 @@ from gateway.ports.access import AccessChange, actor_outside
 from gateway.ports.channel import MOST_LINES, LineSource, ModelOffer, ReminderEntry, TaskEntry
 from gateway.ports.journal import InboxRow
 from gateway.settings.channel_blocks import PAGE
-from gateway.web_console.console_routes import WebConsole
+from gateway.web_console import WebConsole
 
 if TYPE_CHECKING:
     from starlette.requests import HTTPConnection

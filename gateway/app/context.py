@@ -1,4 +1,4 @@
-"""The base of the runtime: the store, the recorder of metrics, the platforms, and the plugins of a caller."""
+"""The base of the runtime: store, metrics, platforms, plugins of a caller, and every kind of durable job."""
 
 from __future__ import annotations
 
@@ -8,13 +8,25 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from agent.llm.chat_model import ChatModel
+from agent.memory.account_links.account_linker import LINK_JOBS
+from agent.memory.conversations import DELETION_OF_CONVERSATION_JOBS
+from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS, FORGET_JOBS
+from agent.memory.erasure.message_deletions import DELETION_JOBS, UNINDEX_JOBS
+from agent.memory.erasure.scope_eraser import RETENTION_JOBS, SCOPE_ERASURE_JOBS
 from agent.memory.erasure.word_eraser import CommitFilter
+from agent.memory.jobs.chat_edits import EDIT_JOBS, REMEMBER_JOBS
+from agent.memory.jobs.job_runner import by_name
+from agent.memory.privacy import EXPORT_JOBS
+from agent.memory.update.conversation_updates import APPLY_JOBS, UPDATE_JOBS
+from agent.memory.update.dream_phases import DREAM_JOBS
+from agent.reminders.reminder_jobs import REMINDER_JOBS
+from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool import Tool
+from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS
 from gateway.admission import LOCAL_OWNER, AdmissionPolicy
-from gateway.app.job_kinds import JOB_KINDS
 from gateway.channel import ChannelPlugin
 from gateway.errors import SettingsError, UserError
 from gateway.events import PlatformAccount
@@ -162,3 +174,28 @@ def limit_retention(settings: Settings, default: timedelta) -> timedelta:
     """Return *default*, or `memory.retention_days` where that is shorter."""
     days = settings.memory.retention_days
     return min(default, timedelta(days=days)) if days else default
+
+
+JOB_KINDS: Final = by_name(
+    (
+        REMEMBER_JOBS,
+        EDIT_JOBS,
+        ASK_ERASURE_JOBS,
+        QUESTION_JOBS,
+        DECISION_JOBS,
+        REMINDER_JOBS,
+        TASK_JOBS,
+        TASK_END_JOBS,
+        UPDATE_JOBS,
+        APPLY_JOBS,
+        DREAM_JOBS,
+        DELETION_JOBS,
+        UNINDEX_JOBS,
+        DELETION_OF_CONVERSATION_JOBS,
+        FORGET_JOBS,
+        SCOPE_ERASURE_JOBS,
+        RETENTION_JOBS,
+        LINK_JOBS,
+        EXPORT_JOBS,
+    )
+)

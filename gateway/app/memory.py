@@ -64,8 +64,7 @@ from agent.memory.update.dreamer import DreamApplier, Dreamer, DreamNotifier, Dr
 from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions
-from gateway.app.context import LOCAL_ACCOUNTS
-from gateway.app.job_kinds import JOB_KINDS
+from gateway.app.context import JOB_KINDS, LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
 from gateway.home import HomeUnscopedData
 

@@ -47,7 +47,7 @@ from gateway.i18n.failures import cause_line
 from gateway.installation import in_container
 from gateway.net.addresses import hide_password
 from gateway.ports.setup import Finding, fail, ok, warn
-from gateway.settings.llm import LlmSettings
+from gateway.settings.settings_model import LlmSettings
 
 _LOCAL_SECONDS = 1.0
 _LIST_SECONDS = 10.0

@@ -16,8 +16,7 @@ from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import RESULT_TOKENS, SeedProfile
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit, chunk_markdown, chunks
-from gateway.settings.llm import LlmSettings
-from gateway.settings.settings_model import VectorMemorySettings
+from gateway.settings.settings_model import LlmSettings, VectorMemorySettings
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime

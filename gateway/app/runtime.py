@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from agent.base.locks import WorkerSlots
 from agent.base.scopes import chat_scope
-from agent.commands.command import CommandRouter
-from agent.commands.command_services import CommandServices
+from agent.commands.command import CommandRouter, CommandServices
 from agent.llm.model_abilities import LearnedModels
 from agent.mcp.client import McpClient
 from agent.mcp.logins import PersonLogins
@@ -75,10 +74,9 @@ from gateway.app.memory import (
     build_privacy,
     build_raw_archives,
 )
-from gateway.app.models import ModelServices
+from gateway.app.models import JournalUsageRecorder, ModelServices, build_caps
 from gateway.app.recall import build_recall
 from gateway.app.turns import build_command_services, build_replayer, build_turn_services
-from gateway.app.usage import JournalUsageRecorder, build_caps
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.channel import Channel
 from gateway.chat_locales import ChatLocales
@@ -103,7 +101,7 @@ from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
 from gateway.web.metrics import OF_STORE, PrometheusRecorder, metrics_route, record_depth
 from gateway.web.server import HealthEndpoints, WebServer
-from gateway.web_console.console_routes import WebConsole
+from gateway.web_console import WebConsole
 
 if TYPE_CHECKING:
     from channels.api.adapter import ApiChannel

@@ -14,7 +14,7 @@ import structlog
 from agent.attachments.attachment_loader import AttachmentLoader, ImageInliner
 from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.transcription import LitellmTranscriber
-from agent.commands.command_services import CommandServices, QueueService, UsageService
+from agent.commands.command import CommandServices, QueueService, UsageService
 from agent.files.file_workspace import ReceivedFiles
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices

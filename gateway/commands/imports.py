@@ -28,7 +28,7 @@ from gateway.home import Home
 from gateway.logs import configure_logs
 from gateway.operations.memory import MemoryOperations
 from gateway.settings import Settings, load_settings, secret_values
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 
 def import_folder(

@@ -35,10 +35,9 @@ from gateway.net.addresses import hide_password, restore_password
 from gateway.operations.people import claim_row
 from gateway.ports.setup import FindingLevel, SetupQuestion, SupportsSetup
 from gateway.settings import ChannelSettings, InstalledPlugins, check_settings
-from gateway.settings.llm import LlmSettings
 from gateway.settings.setting_names import environment_name
 from gateway.settings.setting_types import error_line, valid_zone
-from gateway.settings.settings_model import machine_zone
+from gateway.settings.settings_model import LlmSettings, machine_zone
 from gateway.settings_writer import Path_, SettingChanges, block_of, changes_of, error_lines, names_of
 
 if TYPE_CHECKING:

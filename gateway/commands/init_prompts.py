@@ -23,7 +23,7 @@ from gateway.settings.setting_names import normalize_names
 from gateway.settings.setting_types import errors_by_path, explain_error, split_list
 from gateway.settings.sources import SettingLeaf, find_file, read_environment, read_file, read_secret_file, read_secrets
 from gateway.settings_writer import Path_, SettingChanges, SettingsFileWriter, Value, WrittenFile
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 _MARKS = {FindingLevel.OK: "[green]✓[/]", FindingLevel.WARN: "[yellow]![/]", FindingLevel.FAIL: "[red]✗[/]"}
 AGAIN, KEEP, SKIP = "again", "keep", "skip"

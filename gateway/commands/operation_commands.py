@@ -23,7 +23,7 @@ from gateway.errors import UserError
 from gateway.home import Home, is_home
 from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings, secret_values
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 _LONGEST_SECRET = 10_000  # characters
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]

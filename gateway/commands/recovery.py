@@ -58,7 +58,7 @@ from gateway.store.history import load_history
 from gateway.store.inspection import count_turns, owed_erasures
 from gateway.store.session_queue import ALL
 from gateway.store.sqlite.schema import mark_adopted
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 # The cache of what the database has goes with the memory, so that all of it is fetched.
 _MEMORY = ("people", "chats", "shared", "memory", "sessions", "USER.md", MIRROR, CACHE, f"{CACHE}-wal", f"{CACHE}-shm")

@@ -28,12 +28,12 @@ from gateway.installation import HOW_TO_INSTALL, with_operator_commands
 from gateway.journal_file import JournalMove, StoreKind, accept_store, read_move, remove_move, write_move
 from gateway.preflight import open_home
 from gateway.settings import Settings, load_settings
+from gateway.store.claims import DEAD_AFTER, WorkerIdentity, WorkerStatus, list_workers
 from gateway.store.earlier_files import has_files
 from gateway.store.file_copies import LargeFile, fetch_bytes, large_files, set_bytes_aside
 from gateway.store.objects import open_objects
 from gateway.store.sqlite.schema import read_journal, seal
-from gateway.store.workers import DEAD_AFTER, WorkerIdentity, WorkerStatus, list_workers
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 if TYPE_CHECKING:
     from gateway.store.objects import ObjectStore

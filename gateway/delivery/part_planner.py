@@ -46,9 +46,8 @@ from gateway.text import (
     weight,
     width,
 )
-from gateway.text.message_text import format_sources
+from gateway.text.message_text import format_sources, safe_display_name
 from gateway.text.redaction import SecretRedactor
-from gateway.text.text_units import safe_display_name
 
 if TYPE_CHECKING:
     from gateway.delivery.outbox_dispatcher import TurnPreview

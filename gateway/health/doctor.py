@@ -16,7 +16,7 @@ import typer
 
 from gateway.control.gateway_client import connect
 from gateway.errors import ParlourError, SettingsError, ToolFailed, UserError
-from gateway.health import gateway_checks, machine_checks, network_checks, settings_checks
+from gateway.health import gateway_checks, home_checks, network_checks
 from gateway.health.checks import CheckContext, HealthCheck, Status
 from gateway.home import Home, in_use, is_held
 from gateway.journal_file import lost_journal
@@ -25,7 +25,7 @@ from gateway.ports.setup import Finding, FindingLevel, fail, ok, warn
 from gateway.settings import Settings, check_settings, secret_values
 from gateway.settings.setting_names import apply_rename, normalize_names
 from gateway.settings.sources import read_environment
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 if TYPE_CHECKING:
     from gateway.store.database import Database
@@ -260,8 +260,7 @@ def _last_answer(context: CheckContext, model: str) -> datetime | None:
 
 # Those of this machine are made in this order, then all that call others at once.
 CHECKS = (
-    *settings_checks.CHECKS,
-    *machine_checks.CHECKS,
+    *home_checks.CHECKS,
     HealthCheck("lock", check_holder, needs_settings=False),
     HealthCheck("gateway", check_status, needs_settings=False),
     *gateway_checks.CHECKS,

@@ -32,7 +32,7 @@ from gateway.alerts.alert_state import alert_status, is_unnotified
 from gateway.control.registry import plain
 from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.health.checks import HealthCheck, Status, read_closed_store
-from gateway.health.machine_checks import check_disk, check_quarantine
+from gateway.health.home_checks import check_disk, check_quarantine
 from gateway.home import Home
 from gateway.i18n.failures import describe_models
 from gateway.i18n.formats import find_midnight

@@ -18,7 +18,7 @@ from gateway.installation import program_version
 from gateway.operations.group import OperationGroup, parse_chat
 from gateway.ports.journal import Job
 from gateway.settings.channel_blocks import PAGE
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 if TYPE_CHECKING:
     from channels.api.adapter import ApiChannel

@@ -22,8 +22,8 @@ from gateway.operations.group import OperationGroup, parse_chat
 from gateway.ports.setup import Finding, FindingLevel
 from gateway.settings import InstalledPlugins, check_settings, secret_values
 from gateway.settings.chat_settings import ChatCaps, ChatSettings, ChatTools
-from gateway.settings.llm import OFFLINE, LlmSettings, provider_of
 from gateway.settings.setting_names import normalize_names
+from gateway.settings.settings_model import OFFLINE, LlmSettings, provider_of
 from gateway.settings.sources import HOME, read_environment
 from gateway.text.redaction import SecretRedactor
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from gateway.store.claims import OVERDUE
+from gateway.store.claims import DEAD_AFTER, OVERDUE
 from gateway.store.database import Database
 from gateway.store.row_codec import quote, sql, unquote
-from gateway.store.workers import DEAD_AFTER
 
 # Of a gateway that cannot connect, each shard comes back; more often than this it is not tried.
 MOVE_AFTER = timedelta(minutes=5)

@@ -16,13 +16,12 @@ from gateway.events import InboundMessage, SessionKey
 from gateway.journal_file import STAMPED_SESSIONS, StampedTurn
 from gateway.ports.journal import EXPIRES, InboxRow, PendingDelivery
 from gateway.store.adoption import AdoptedRange
-from gateway.store.claims import ChatClaims, held_chats, is_held
+from gateway.store.claims import ChatClaims, WorkerIdentity, held_chats, is_held
 from gateway.store.connections import WorkerConnections
 from gateway.store.database import Database
 from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
 from gateway.store.shared_windows import WorkerWindows
-from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import Operation, StoreWriter
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.store import access, inbox, outbox
-from gateway.store.cap_counts import prune_cap_counts
 from gateway.store.database import SET_META, Database
 from gateway.store.engine import BLANK_AFTER
 from gateway.store.outbox import KEEP
@@ -20,7 +19,7 @@ from gateway.store.proposals import prune_proposals
 from gateway.store.row_codec import moment, sql
 from gateway.store.shared_windows import forget_windows
 from gateway.store.transcripts import FORGET_CHANGES
-from gateway.store.usage import fold, prune_cap_notices
+from gateway.store.usage import fold, prune_cap_counts, prune_cap_notices
 
 KEEP_DEAD = timedelta(days=90)
 

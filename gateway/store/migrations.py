@@ -25,7 +25,7 @@ from gateway.text.json_lines import encode_lines
 
 Migration: TypeAlias = Callable[[Database], None]
 
-# Counts of caps over several gateways (gateway/store/cap_counts.py); without rows where one gateway counts.
+# Counts of caps over several gateways (gateway/store/usage.py); without rows where one gateway counts.
 _SHARED_CAPS = """
 CREATE TABLE cap_count (
     name TEXT NOT NULL, worker TEXT NOT NULL, until INTEGER NOT NULL, spent INTEGER NOT NULL, held INTEGER NOT NULL,

@@ -11,11 +11,11 @@ from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.channel import CACHED_NOTES, AcceptedMessage
 from gateway.ports.journal import InboxRow, SessionRow, TurnRecord, UnwrittenTurn
 from gateway.store import session_queue, turn_commits
+from gateway.store.claims import LISTED_WORKERS
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.journal import SqlJournal
 from gateway.store.row_codec import moment, quote, read_key, sql, unquote, write_key
-from gateway.store.workers import LISTED_WORKERS
 
 _CHOOSERS = sql(
     "SELECT key, scope FROM session WHERE scope IN (SELECT subject FROM preference WHERE name = 'language')"

@@ -16,10 +16,9 @@ from typing import TypeAlias
 
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.store.claims import POLL, claim_name
+from gateway.store.claims import LISTED_WORKERS, POLL, claim_name
 from gateway.store.database import Database, SharedDatabase, upsert_sql
 from gateway.store.row_codec import read_key, sql, write_key
-from gateway.store.workers import LISTED_WORKERS
 from gateway.store.writer import StoreWriter
 
 _POST_EVERY = 0.2  # seconds

@@ -33,13 +33,11 @@ from gateway.store import (
     outbox,
     records,
     session_queue,
-    workers,
 )
 from gateway.store.access import SqlAccess
 from gateway.store.account_links import SqlAccountLinks
 from gateway.store.alerts import SqlAlerts
-from gateway.store.cap_counts import SqlSharedCaps
-from gateway.store.claims import ChatClaims
+from gateway.store.claims import ChatClaims, WorkerIdentity
 from gateway.store.connections import ConnectionBalance, WorkerConnections, balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.documents import SqlDocuments
@@ -61,8 +59,7 @@ from gateway.store.shared_windows import Watchers, WorkerWindows, forget_windows
 from gateway.store.suspects import KilledJob, count_crash, end_trial, end_trials, forgive, free_controls, free_jobs
 from gateway.store.tables import VERSION
 from gateway.store.transcripts import SqlTranscripts
-from gateway.store.usage import SqlCapUsage, SqlUsage
-from gateway.store.workers import WorkerIdentity
+from gateway.store.usage import SqlCapUsage, SqlSharedCaps, SqlUsage
 from gateway.store.writer import StoreWriter
 
 if TYPE_CHECKING:
@@ -134,7 +131,7 @@ class RecoveryState:
 def count_unclean_stops(database: Database) -> int:
     """Return the number of unclean stops in a row up to now, of a closed journal; 0 for a restored one."""
     meta = dict(database.execute(_META).fetchall())
-    (killed,) = database.execute(workers.COUNT_WORKERS).fetchone()
+    (killed,) = database.execute(claims.COUNT_WORKERS).fetchone()
     return _count_stops(meta, killed)
 
 
@@ -145,7 +142,7 @@ def _count_stops(meta: Mapping[str, str], killed: int) -> int:
 def begin_run(database: SharedDatabase, worker: WorkerIdentity, now: int) -> RecoveryState:
     """Take over from the process before: count its crash, free its lanes, find its backlog."""
     meta = dict(database.execute(_META).fetchall())
-    workers.enlist(database, worker, now)
+    claims.enlist(database, worker, now)
     if is_adopted := "adopted" in meta:
         forgive(database)
     dead = database.dead_workers(worker.name, shares=worker.shares)
@@ -183,7 +180,7 @@ def take_over(
     """
     is_lost = _chats_lost(database, worker, dead)
     for name in dead:
-        workers.remove(database, name)
+        claims.remove(database, name)
     killed_jobs = count_crash(database, now, is_lost) if dead and charges else []
     charged = end_trials(database, dead, charges=charges)
     _give_back(database, is_lost)
@@ -265,7 +262,7 @@ def end_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
 def end_idle_run(database: SharedDatabase, worker: WorkerIdentity) -> None:
     """Mark the end of a worker that served no users. Crashes of earlier processes still count."""
     is_lost = _chats_lost(database, worker, (worker.name,))
-    workers.remove(database, worker.name)
+    claims.remove(database, worker.name)
     end_trial(database, worker.name)
     _give_back(database, is_lost)
     if worker.shares:

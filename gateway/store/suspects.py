@@ -33,9 +33,9 @@ from dataclasses import dataclass
 
 from gateway.backoff import exponential_delay
 from gateway.events import SessionKey
+from gateway.store.claims import LISTED_WORKERS
 from gateway.store.database import SET_META, Database
 from gateway.store.row_codec import quote, read_json, read_key, sql, write_json
-from gateway.store.workers import LISTED_WORKERS
 
 CRASHES = 2  # unclean stops in flight that make a suspect
 KILLED = "killed"  # the reason of a job that was leased at an unclean stop

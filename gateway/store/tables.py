@@ -194,7 +194,7 @@ CREATE TABLE worker (
     started_at INTEGER NOT NULL, beat_at INTEGER NOT NULL, shares INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE TABLE claim (name TEXT PRIMARY KEY, worker TEXT NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID;
--- Counts of caps over several gateways (cap_counts.py), without rows where one gateway counts.
+-- Counts of caps over several gateways (usage.py), without rows where one gateway counts.
 CREATE TABLE cap_count (
     name TEXT NOT NULL, worker TEXT NOT NULL, until INTEGER NOT NULL, spent INTEGER NOT NULL, held INTEGER NOT NULL,
     PRIMARY KEY (name, worker)

@@ -19,10 +19,14 @@ from gateway.text.markdown_tree import render_plain as render_plain
 from gateway.text.markdown_tree import weight as weight
 from gateway.text.markdown_tree import write_blocks as write_blocks
 from gateway.text.markdown_tree import write_list as write_list
+from gateway.text.message_text import LengthUnit as LengthUnit
 from gateway.text.message_text import append_commands as append_commands
 from gateway.text.message_text import as_one_word as as_one_word
 from gateway.text.message_text import button_rows as button_rows
 from gateway.text.message_text import find_command as find_command
+from gateway.text.message_text import names_other_host as names_other_host
+from gateway.text.message_text import sanitize as sanitize
+from gateway.text.message_text import width as width
 from gateway.text.splitter import PartSplitter as PartSplitter
 from gateway.text.splitter import PartWriter as PartWriter
 from gateway.text.splitter import WrittenPart as WrittenPart
@@ -30,7 +34,3 @@ from gateway.text.splitter import iter_chunks as iter_chunks
 from gateway.text.splitter import pack as pack
 from gateway.text.splitter import split as split
 from gateway.text.splitter import split_bounded as split_bounded
-from gateway.text.text_units import LengthUnit as LengthUnit
-from gateway.text.text_units import names_other_host as names_other_host
-from gateway.text.text_units import sanitize as sanitize
-from gateway.text.text_units import width as width

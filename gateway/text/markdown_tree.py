@@ -30,7 +30,7 @@ from markdown_it.token import Token
 
 from gateway.text.linked_addresses import Links, break_addresses, linked_addresses, restrict_tokens
 from gateway.text.markdown_blocks import cells
-from gateway.text.text_units import sanitize
+from gateway.text.message_text import sanitize
 
 FORMULA_MARKUP = "formula"  # `markup` of an inline code token that is a formula
 _CJK = re.compile(

@@ -1,14 +1,129 @@
-"""Commands that a sender typed, buttons as rows or as commands to type, and the sources below an answer."""
+"""Words of a message: how platforms count them, and what can be sent at all.
+
+Also names that are safe to show, commands that a sender typed, buttons as rows or as commands to type, and the sources
+below an answer.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 from itertools import groupby
 from urllib.parse import quote, urlsplit
 
+import regex
+
 from gateway.events import AnswerSource, MessageButton
 from gateway.i18n import translate
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_TERMINAL_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CLUSTER = regex.compile(r"\X")
+_SLICE = 128  # characters looked at in one go
+# Between two characters that have no part in clusters there is always a boundary (UAX 29, GB999).
+_LAST_PAIR = regex.compile(r"(?r)\p{GCB=Other}{2}")
+
+
+class LengthUnit(StrEnum):
+    """The unit of a platform's limit. The value is stored in `ChannelCapabilities.unit`."""
+
+    CHARACTERS = "characters"  # code points: Slack, Discord
+    UTF16 = "utf16"  # Telegram
+    BYTES = "bytes"  # of UTF-8
+
+
+WIDEST = {LengthUnit.CHARACTERS: 1, LengthUnit.UTF16: 2, LengthUnit.BYTES: 4}  # units of the widest code point
+
+
+def sanitize(text: str) -> str:
+    r"""Return *text* as every platform takes it.
+
+    Line ends become "\n", control characters other than tab and newline go, two halves of a
+    surrogate pair become their character, and a lone half becomes U+FFFD.
+    """
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if _SURROGATE.search(text):
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return _CONTROL.sub("", text)
+
+
+def strip_control_characters(text: str) -> str:
+    """Return *text* without what a terminal obeys or shows backwards: only line ends and tabs of the controls stay."""
+    return _TERMINAL_CONTROL.sub("", text)
+
+
+def width(text: str, unit: LengthUnit) -> int:
+    """Count *text* in *unit*."""
+    if unit is LengthUnit.CHARACTERS or text.isascii():
+        return len(text)
+    if unit is LengthUnit.UTF16:
+        return len(text.encode("utf-16-le", "surrogatepass")) // 2
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def fit_index(text: str, start: int, limit: int, unit: LengthUnit) -> int:
+    """Return the greatest index so that sanitized *text* from *start* up to it has at most *limit* units."""
+    window = text[start : start + max(limit, 0)]
+    if unit is LengthUnit.CHARACTERS or window.isascii():
+        return start + len(window)
+    encoding, size = ("utf-16-le", 2 * limit) if unit is LengthUnit.UTF16 else ("utf-8", limit)
+    return start + len(window.encode(encoding)[:size].decode(encoding, "ignore"))
+
+
+def grapheme_boundary(text: str, start: int, end: int) -> int:
+    """Return the last end of a grapheme cluster in (*start*, *end*], or *start*.
+
+    *start* counts as a boundary. Costs no more than the distance back to two ordinary characters.
+    """
+    if end >= len(text) or end <= start or text[end - 1] == "\n":
+        return min(end, len(text))
+    pair = _LAST_PAIR.search(text, start, end + 1)
+    found: int = pair.start() + 1 if pair else start
+    # In slices, since the library looks back over a whole run of flags for every single one.
+    size = _SLICE
+    while found < end:
+        ends = [found + cluster.end() for cluster in _CLUSTER.finditer(text[found : min(found + size, end + 1)])]
+        if found + size > end:
+            # Whether a cluster ends at `end` depends on nothing beyond the character that stands there.
+            return max((place for place in ends if place <= end), default=found)
+        # The last one may go on in the next slice.
+        size = _SLICE if len(ends) > 1 else 2 * size
+        found = ends[-2] if len(ends) > 1 else found
+    return found
+
+
+LONGEST = 40  # characters
+_SIGNS = re.compile(r"[\[\](){}<>`*_~|\\@#]")  # what a platform could take for a link, a call or a form
+
+
+def safe_display_name(name: str, longest: int = LONGEST) -> str:
+    """Return *name* as one line of at most *longest* characters without links, mentions or hidden characters."""
+    flat = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in name)
+    return " ".join(_SIGNS.sub(" ", flat).split())[:longest].strip()
+
+
+# Two expressions that never backtrack: one that requires a last label of letters is quadratic in `a.a.a.`.
+_DOTTED_NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+_LETTERS_AFTER_DOT = re.compile(r"\.[^\W\d_]{2,}")
+
+
+def names_other_host(label: str, host: str) -> bool:
+    """Return True if *label* contains what reads as a host name, and it is not *host*.
+
+    A leading `www.` and the case make no difference. The cost is linear in the length of *label*.
+    """
+    actual = _bare_host(host)
+    names = (name for name in _DOTTED_NAME.findall(label) if _LETTERS_AFTER_DOT.search(name))
+    return any(_bare_host(name) != actual for name in names)
+
+
+def _bare_host(host: str) -> str:
+    return host.lower().removeprefix("www.")
+
 
 _OWN_MENTION = re.compile(r"@(\S+)\s+")
 _COMMAND = re.compile(r"([/!]?)([a-z][a-z0-9_-]{0,31})(?:@(\S+))?(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)

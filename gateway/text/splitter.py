@@ -12,7 +12,7 @@ import regex
 from gateway.i18n import FALLBACK, translate
 from gateway.text.markdown_blocks import CodeFence, CodeFences, begins_in_table, open_head
 from gateway.text.markdown_tree import MOST_WEIGHT, weight
-from gateway.text.text_units import WIDEST, LengthUnit, fit_index, grapheme_boundary, sanitize, width
+from gateway.text.message_text import WIDEST, LengthUnit, fit_index, grapheme_boundary, sanitize, width
 
 _BLANK_LINES = re.compile(r"(?:[ \t]*+\n)*+")
 # What continues a grapheme cluster must not begin a part; anything else may, after a space or a full stop.

@@ -18,9 +18,14 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.errors import UserError
 from gateway.net.addresses import cannot_listen, is_loopback
-from gateway.web.connections import ConnectionLimiter, ConnectionLimits, connection_limit
+from gateway.web.connections import (
+    ConnectionLimiter,
+    ConnectionLimits,
+    LimitedHttpProtocol,
+    LimitedServerState,
+    connection_limit,
+)
 from gateway.web.origin_guard import OriginGuardMiddleware, OriginPolicy, TrustedProxies, is_known_host
-from gateway.web.protocols import LimitedHttpProtocol, LimitedServerState
 
 log = structlog.get_logger(__name__)
 

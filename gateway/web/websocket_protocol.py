@@ -1,4 +1,4 @@
-"""uvicorn's WebSocket protocol, with the deadlines of `gateway.web.protocols`. Loaded for the first WebSocket."""
+"""uvicorn's WebSocket protocol, with the deadlines of `gateway.web.connections`. Loaded for the first WebSocket."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from uvicorn import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
-from gateway.web.connections import ClientDuty
-from gateway.web.protocols import connection_of
+from gateway.web.connections import ClientDuty, connection_of
 
 MOST_DRAINED = 256 * 1024  # bytes read for nothing from a WebSocket that we close: uvicorn waits for its close frame
 

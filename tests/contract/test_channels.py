@@ -42,7 +42,7 @@ from gateway.events import (
 from gateway.i18n import translate
 from gateway.ports.channel import ChatActivity, IntakeResult, IntakeVerdict
 from gateway.ports.journal import InboxRow
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 from gateway.web.server import WebServer
 from tests.fakes.access_scene import FixedJudge
 from tests.fakes.channel_harness import ChannelHarness, ChatView, PlatformUser, RunningChannel

@@ -17,9 +17,9 @@ from gateway.commands.store import move_to_database, move_to_file
 from gateway.preflight import open_home
 from gateway.restore import restore
 from gateway.settings import load_settings
+from gateway.store.claims import WorkerIdentity
 from gateway.store.objects import ObjectStore, open_objects
 from gateway.store.postgres import schema
-from gateway.store.workers import WorkerIdentity
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.file_gateway import folders_with
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles

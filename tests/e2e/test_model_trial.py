@@ -20,7 +20,7 @@ from gateway.app import model_trial
 from gateway.app.model_trial import ModelTrial, try_model
 from gateway.health.doctor import collect_findings
 from gateway.ports.setup import Finding, FindingLevel
-from gateway.settings.llm import LlmSettings
+from gateway.settings.settings_model import LlmSettings
 from tests.e2e.agent.test_model_abilities_wire import REFUSALS, StrictServer, settings
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.loopback import serve_app

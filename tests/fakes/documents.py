@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 from agent.base.transcript_lines import utc_now
 from agent.memory.storage.scope_documents import BY_HAND, ScopeDocuments
 from gateway.ports.memory import DocumentChange, DocumentState, TextChange
+from gateway.store.claims import WorkerIdentity
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.sqlite.connection import SqliteConnection
-from gateway.store.workers import WorkerIdentity
 from tests.fakes.store import InlineWriter, new_connection
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ import psycopg
 
 from agent.base.scopes import list_scopes, scope_folder
 from gateway.ports.memory import CACHE
+from gateway.store.claims import WorkerIdentity
 from gateway.store.postgres import schema
 from gateway.store.row_codec import quote
-from gateway.store.workers import WorkerIdentity
 from tests.fakes.earlier_tables import create_database
 
 PIECE = 256 * 1024

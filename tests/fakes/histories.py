@@ -11,12 +11,12 @@ from typing import Any, Generic, TypeVar, cast
 from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import printed_files
 from gateway.ports.memory import HistoryEntry, MarkKind, ScopeHistory, StoredNote
+from gateway.store.claims import WorkerIdentity
 from gateway.store.database import Database, StoreConnection
 from gateway.store.engine import StoreEngine, StoreLimits, utc_now
 from gateway.store.erased_words import Clear
 from gateway.store.history import SqlHistory
 from gateway.store.sqlite import schema
-from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import Operation, StoreWriter
 from gateway.text.json_lines import read_entry
 from tests.fakes.memory import SCOPE, FakeRecords, FaultyDisk

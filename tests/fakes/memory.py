@@ -21,6 +21,7 @@ from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.journal import InboxRow, Job, Line, MessageOutcome, SessionRow, TurnCommit, TurnRecord, UnwrittenTurn
 from gateway.ports.memory import StoredTurn, StoredWindow
 from gateway.store import turn_commits
+from gateway.store.claims import WorkerIdentity
 from gateway.store.documents import SqlDocuments
 from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.files import SqlFiles
@@ -29,7 +30,6 @@ from gateway.store.jobs import JobQueueStats, SqlJobs
 from gateway.store.records import SqlTurnRecords
 from gateway.store.row_codec import quote, with_end, write_key
 from gateway.store.transcripts import FORGET_CHANGES, SqlTranscripts
-from gateway.store.workers import WorkerIdentity
 from tests.fakes.store import InlineWriter, new_connection
 
 T = TypeVar("T")

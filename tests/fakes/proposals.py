@@ -10,10 +10,10 @@ from agent.base.transcript_lines import utc_now
 from agent.memory.editing.staged_changes import StagedChangeStore
 from agent.memory.history.folder_store import FileDocumentStore
 from gateway.ports.memory import DocumentStore
+from gateway.store.claims import WorkerIdentity
 from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.history import SqlHistory
 from gateway.store.proposals import SqlProposals
-from gateway.store.workers import WorkerIdentity
 from tests.fakes.histories import open_history
 from tests.fakes.store import InlineWriter, new_connection
 

@@ -82,7 +82,7 @@ PIECES += (
 
 # What bounds the text that the patterns of a module read; None = nobody but the operator writes it.
 BOUNDS: Mapping[str, int | None] = {
-    "agent/llm/refusal_text.py": 8_000,  # MOST_CHARS
+    "agent/llm/provider_errors.py": 8_000,  # MOST_CHARS
     "agent/llm/provider_refusals.py": 8_000,
     "agent/llm/answer_text.py": 20_000,  # _MOST_CHARS
     "agent/memory/conversations.py": 4_000,  # _LONGEST_TEXT

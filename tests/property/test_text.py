@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.text import LengthUnit, iter_chunks, parse, render_plain, sanitize, split, split_bounded, width
-from gateway.text.text_units import grapheme_boundary
+from gateway.text.message_text import grapheme_boundary
 
 MARKDOWN = (
     "```", "````", "~~~", "```py\n", "\n", "\n\n", "> ", "- ", "1. ", "   ", "    ", "# ", "`", "*", "**", "[a](b)",

@@ -25,7 +25,7 @@ LOCAL_NAMES = {
     ("agent/web/search_engines.py", "web"),
     ("agent/web/web_tools.py", "web"),
     ("gateway/health/network_checks.py", "web"),
-    ("gateway/health/settings_checks.py", "web"),
+    ("gateway/health/home_checks.py", "web"),
     ("gateway/health/doctor.py", "web"),
     ("gateway/settings/load.py", "web"),
     ("agent/tools/toolbox.py", "web"),

@@ -17,8 +17,7 @@ import structlog
 from gateway.ports.access import CapChange, CapQuery, SharedCapCounts, TokenCount
 
 if TYPE_CHECKING:
-    from gateway.store.cap_counts import SqlSharedCaps
-    from gateway.store.usage import SqlUsage
+    from gateway.store.usage import SqlSharedCaps, SqlUsage
 
 
 log = structlog.get_logger(__name__)

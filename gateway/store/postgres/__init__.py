@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 from gateway.errors import SettingsError, WorkerReplaced
 from gateway.journal_file import JournalMove, StoreKind, misplaced_journal, read_move, write_move
 from gateway.settings import check_settings
-from gateway.store.claims import ChatClaims
+from gateway.store.claims import ChatClaims, WorkerIdentity
 from gateway.store.database import Database
 from gateway.store.engine import Clock, StoreLimits, utc_now
 from gateway.store.postgres import schema
@@ -29,7 +29,6 @@ from gateway.store.postgres.worker_locks import RETRY, ServerClock, server_time
 from gateway.store.shared_caches import SharedCaches, read_again
 from gateway.store.sql_store import SqlStore, assemble, end_idle_run
 from gateway.store.sqlite import FILE
-from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import BatchWriter
 
 Wrap: TypeAlias = Callable[[psycopg.Connection[Any]], PostgresConnection]

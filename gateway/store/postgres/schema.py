@@ -19,15 +19,15 @@ from psycopg.conninfo import conninfo_to_dict
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable, WorkerReplaced
 from gateway.journal_file import OpenChoice
 from gateway.ports.journal import SessionRow
-from gateway.store import adoption, workers
+from gateway.store import adoption, claims
 from gateway.store.adoption import OpenWork
+from gateway.store.claims import WorkerIdentity, WorkerStatus
 from gateway.store.database import SET_META, Database, QueryResult
 from gateway.store.migrations import ALONE, MIGRATIONS, Migration, drop_scope_files, require_known
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.worker_locks import LOCK_HERE, describe_live, end_sessions, server_time, take_lock
 from gateway.store.row_codec import moment, sql
 from gateway.store.tables import SCHEMA, VERSION, run_script
-from gateway.store.workers import WorkerIdentity, WorkerStatus
 
 log = structlog.get_logger(__name__)
 
@@ -244,7 +244,7 @@ def read_workers(url: str) -> tuple[tuple[WorkerStatus, ...], datetime]:
         with closing(open_reader(url)) as raw:
             connection = PostgresConnection(raw)
             is_listed = _lists_workers(connection)
-            return workers.list_workers(connection) if is_listed else (), moment(server_time(connection))
+            return claims.list_workers(connection) if is_listed else (), moment(server_time(connection))
     except psycopg.Error as error:
         raise StoreUnavailable(fault_line(error)) from error
 
@@ -355,10 +355,10 @@ def enlist(connection: PostgresConnection, worker: WorkerIdentity, *, is_new: bo
     listed, and what it still does must end with its process.
     """
     try:
-        listed = workers.beat(connection, worker.name, server_time(connection))
+        listed = claims.beat(connection, worker.name, server_time(connection))
         if not listed and worker.shares and not is_new:
             raise WorkerReplaced("other gateways have taken over the work of this one")
-        workers.enlist(connection, worker, server_time(connection))
+        claims.enlist(connection, worker, server_time(connection))
         connection.execute(_END_START, (_START,))
     except psycopg.Error as error:
         raise StoreUnavailable(fault_line(error)) from error

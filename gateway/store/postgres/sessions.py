@@ -26,7 +26,7 @@ import psycopg
 import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable
-from gateway.store import workers
+from gateway.store import claims
 from gateway.store.database import Database, StoreConnection
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection
@@ -74,7 +74,7 @@ class WorkerHeartbeat:
         self._is_failing = False
         self._has_started = has_started
         self._start_ends_at = time.monotonic() + START.total_seconds()
-        self._next_at = time.monotonic() + workers.HEARTBEAT.total_seconds()
+        self._next_at = time.monotonic() + claims.HEARTBEAT.total_seconds()
 
     def start(self) -> None:
         """Begin; the first heartbeat is one interval from now."""
@@ -89,7 +89,7 @@ class WorkerHeartbeat:
             while not self._wait():
                 if time.monotonic() < self._next_at:
                     continue
-                self._next_at = time.monotonic() + workers.HEARTBEAT.total_seconds()
+                self._next_at = time.monotonic() + claims.HEARTBEAT.total_seconds()
                 try:
                     if (self._is_starting() or self._is_answered()) and not self._beat():
                         return
@@ -104,7 +104,7 @@ class WorkerHeartbeat:
 
     def _wait(self) -> bool:
         """Return True when it was stopped, False after one interval or a second."""
-        interval = min(workers.HEARTBEAT.total_seconds(), 1.0)
+        interval = min(claims.HEARTBEAT.total_seconds(), 1.0)
         if self._on_notify is None:
             return self._stopped.wait(interval)
         try:
@@ -141,7 +141,7 @@ class WorkerHeartbeat:
 
     def _beat(self) -> bool:
         database = PostgresConnection(self._connected())
-        return workers.beat(database, self._name, self._read_time(database))
+        return claims.beat(database, self._name, self._read_time(database))
 
     def _disconnect(self) -> None:
         session, self._session = self._session, None

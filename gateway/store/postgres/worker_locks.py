@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from gateway.store.claims import DEAD_AFTER, HEARTBEAT
 from gateway.store.database import Database
 from gateway.store.engine import Clock
 from gateway.store.row_codec import moment, sql, unquote
-from gateway.store.workers import DEAD_AFTER, HEARTBEAT
 
 _DEAD_AFTER = DEAD_AFTER // timedelta(microseconds=1)
 _MISSED = 2 * HEARTBEAT // timedelta(microseconds=1)  # since the last heartbeat: one was missed

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from gateway.store import claims, workers
+from gateway.store import claims
 from gateway.store.engine import Clock, StoreLimits
 from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.sql_store import SqlStore
@@ -134,7 +134,7 @@ async def team(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Asy
     """Return an opener of workers; heartbeats are as the test says."""
     monkeypatch.setattr(schema, "LOCK_SECONDS", 1.0)  # a worker that returns may have the lock of the start
     monkeypatch.setattr(schema, "RELOCK_SECONDS", 0.0)
-    monkeypatch.setattr(workers, "HEARTBEAT", timedelta(days=1))
+    monkeypatch.setattr(claims, "HEARTBEAT", timedelta(days=1))
     monkeypatch.setattr(worker_locks, "_MISSED", HOUR)  # however slow the machine is
     monkeypatch.setattr(worker_locks, "_RETURNED", 0)
     monkeypatch.setattr(worker_locks, "_DEAD_AFTER", 3 * HOUR)

@@ -27,10 +27,10 @@ from gateway.ports.access import (
     TokenCount,
 )
 from gateway.ports.journal import CapNotice, UsageRow
-from gateway.store.cap_counts import SqlSharedCaps, digest
 from gateway.store.postgres import sessions
 from gateway.store.postgres.sessions import CapConnection
 from gateway.store.sql_store import SqlStore
+from gateway.store.usage import SqlSharedCaps, digest
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.meter import FakeMeter
 from tests.fakes.shared_workers import Workers, paused

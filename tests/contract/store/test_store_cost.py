@@ -18,11 +18,11 @@ from agent.base import transcript_lines as build
 from gateway.ports.access import CapChange, CapQuery, CountedEntry, TokenCount
 from gateway.ports.journal import TurnStep
 from gateway.store import account_links, claims, journal, outbox, session_queue, suspects
-from gateway.store.cap_counts import SqlSharedCaps
 from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
+from gateway.store.usage import SqlSharedCaps
 from tests.fakes.memory import ANN as TALKER
 from tests.fakes.memory import SCOPE, TRANSCRIPT, exchange, talk, turn_name
 from tests.fakes.store import open_inline_store

@@ -20,6 +20,7 @@ from gateway.home import Home, hold_lock
 from gateway.journal_file import MOVED, STAMP, StoreKind, read_stamp
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.memory import FileKind
+from gateway.store.claims import WorkerIdentity
 from gateway.store.engine import StoreLimits
 from gateway.store.files import SMALL_BYTES
 from gateway.store.objects import DirectoryObjects
@@ -32,7 +33,6 @@ from gateway.store.sqlite import FILE, open_file
 from gateway.store.sqlite import open_store as open_on_file
 from gateway.store.sqlite import schema as journal_schema
 from gateway.store.tables import VERSION
-from gateway.store.workers import WorkerIdentity
 from tests.fakes.earlier_tables import create_database, create_file
 from tests.fakes.moved_stores import rows_of_database, rows_of_file, startable
 from tests.fakes.postgres_server import PostgresServer

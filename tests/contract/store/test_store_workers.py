@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from gateway.errors import LeaseLost, StoreUnavailable
-from gateway.store import workers
+from gateway.store import claims
 from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database, schema, worker_locks
 from gateway.store.postgres.sessions import WorkerHeartbeat
@@ -29,7 +29,7 @@ async def server(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> P
     """Return a server with empty tables; no gateway waits for another one."""
     monkeypatch.setattr(schema, "LOCK_SECONDS", 0.0)
     monkeypatch.setattr(schema, "RELOCK_SECONDS", 0.0)
-    monkeypatch.setattr(workers, "HEARTBEAT", timedelta(days=1))
+    monkeypatch.setattr(claims, "HEARTBEAT", timedelta(days=1))
     monkeypatch.setattr(worker_locks, "_DEAD_AFTER", HOUR)  # however slow the machine is
     postgres.empty()
     return postgres
@@ -157,7 +157,7 @@ async def test_heartbeats_are_noted_until_the_worker_is_removed(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the server's clock; they end with the row, and a broken session is opened again."""
-    monkeypatch.setattr(workers, "HEARTBEAT", timedelta(milliseconds=10))
+    monkeypatch.setattr(claims, "HEARTBEAT", timedelta(milliseconds=10))
     store = await open_at(server)
     beats = "SELECT beat_at FROM worker"
 
@@ -181,7 +181,7 @@ async def test_a_start_that_blocks_the_loop_is_not_taken_for_dead(
     server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Imports of channels can take longer than a worker may be silent, on a busy machine."""
-    monkeypatch.setattr(workers, "HEARTBEAT", timedelta(milliseconds=10))
+    monkeypatch.setattr(claims, "HEARTBEAT", timedelta(milliseconds=10))
     store = await open_at(server)
     until, seen = time.monotonic() + 30, set[object]()
     while len(seen) < 4:  # the loop answers nothing here; it could have answered once before

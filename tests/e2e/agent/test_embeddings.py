@@ -16,7 +16,7 @@ import pytest
 from agent.memory.search import embedding
 from agent.memory.search.embedding import build_embedder
 from gateway.errors import ModelFailed
-from gateway.health import settings_checks
+from gateway.health import home_checks
 from gateway.health.doctor import collect_findings
 from gateway.i18n import translate
 from gateway.ports.setup import Finding
@@ -168,7 +168,7 @@ async def test_without_a_model_everybody_is_told_what_mends_it(
 ) -> None:
     """/status, the page and the doctor say that search is by words alone, and how to add a model; with one, nobody."""
     monkeypatch.setattr(embedding, "find_installed_model", lambda: tmp_path if is_installed else None)
-    monkeypatch.setattr(settings_checks, "find_spec", lambda _: is_installed or None)
+    monkeypatch.setattr(home_checks, "find_spec", lambda _: is_installed or None)
     async with gateway(home=tmp_path / "home") as parlour:
         status = await parlour.channel.ask("ann", "/status")
         assert ("the extra “local”" in status) is not is_installed

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.installation import operator_command
 from gateway.operations.people import silence_rows
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 
 SINCE = "2026-11-22T08:00:00.5Z"
 HEARS = {"running": True, "since": SINCE, "hears": {"slack": True}, "refused_by": {}}

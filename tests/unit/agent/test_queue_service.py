@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.commands.command_services import QueueService
+from agent.commands.command import QueueService
 from agent.turns.turn import RunningTurns
 from gateway.events import DeliveryReceipt, MessagePart
 from gateway.text.json_lines import decode_lines

@@ -19,7 +19,7 @@ from gateway.health.gateway_checks import status_findings
 from gateway.operations.gateway import status_rows
 from gateway.ports.journal import DelayedDelivery
 from gateway.ports.setup import FindingLevel
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock
 from tests.fakes.memory_channel import ChannelFault

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ModelConfig
-from agent.llm.effort_fields import EFFORTS, NONE, fields_of_address
 from agent.llm.litellm_model import LitellmModel
 from agent.llm.model_client import ModelClient
 from agent.llm.openai_model import OpenAIModel
+from agent.llm.request_messages import EFFORTS, NONE, fields_of_address
 from gateway.errors import ModelAbility, ModelFailed
 from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, request
 from tests.fakes.openai_server import ScriptedAnswer, open_server

@@ -18,10 +18,10 @@ from agent.memory.prompt.due_jobs import EDIT
 from agent.memory.storage.scope_documents import UNARCHIVED, ScopeDocuments
 from gateway.errors import ToolFailed
 from gateway.ports.journal import Job
+from gateway.store.claims import WorkerIdentity
 from gateway.store.database import Database
 from gateway.store.engine import StoreEngine, StoreLimits
 from gateway.store.history import SqlHistory
-from gateway.store.workers import WorkerIdentity
 from tests.fakes.documents import FakeDocuments
 from tests.fakes.histories import SyncHistory
 from tests.fakes.proposals import open_staging

@@ -17,7 +17,7 @@ from agent.memory.privacy import EXPORT_JOBS
 from agent.memory.prompt.due_jobs import APPLY, CONSOLIDATE, PROMPT, SUMMARISE, consolidation_job
 from agent.memory.storage.messages import MessageRange
 from agent.memory.update.conversation_updates import APPLY_JOBS, UPDATE_JOBS
-from gateway.app.job_kinds import JOB_KINDS
+from gateway.app.context import JOB_KINDS
 from gateway.ports.journal import Job
 from tests.fakes.consolidation_scene import TURNS, ConsolidationScene, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, killed_runs

@@ -19,7 +19,7 @@ import pytest
 import channels.telegram.setup  # noqa: F401
 from gateway.app.composition import open_app, serve
 from gateway.app.context import ExtraPlugins
-from gateway.health import machine_checks
+from gateway.health import home_checks
 from gateway.health.checks import CheckContext, HealthCheck
 from gateway.health.doctor import collect_findings
 from gateway.health.network_checks import verify
@@ -119,7 +119,7 @@ async def test_a_chat_folder_of_somebody_else_is_found(
     folder = Path(environment["PARLOUR_HOME"]) / "chats" / "telegram_3a42"
     folder.mkdir(parents=True, mode=0o700)
     (folder / "sessions").mkdir()
-    scandir, uid = os.scandir, machine_checks._uid
+    scandir, uid = os.scandir, home_checks._uid
 
     def refuse(path: Any = ".") -> Any:
         if Path(str(path)) == folder:
@@ -127,7 +127,7 @@ async def test_a_chat_folder_of_somebody_else_is_found(
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    monkeypatch.setattr(machine_checks, "_uid", lambda path: 4242 if path == folder else uid(path))
+    monkeypatch.setattr(home_checks, "_uid", lambda path: 4242 if path == folder else uid(path))
     assert f"{folder} belongs to user id 4242" in failing(await run_doctor(environment, is_offline=True))["owner.files"]
 
 

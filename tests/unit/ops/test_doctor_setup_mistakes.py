@@ -10,14 +10,13 @@ import pytest
 import time_machine
 
 from gateway.app.model_trial import try_model
-from gateway.health import gateway_checks, machine_checks, settings_checks
+from gateway.health import gateway_checks, home_checks
 from gateway.health.checks import CheckContext
-from gateway.health.machine_checks import open_file_limit
-from gateway.health.settings_checks import STOP_SECONDS
+from gateway.health.home_checks import STOP_SECONDS, open_file_limit
 from gateway.home import Home, hold_lock
 from gateway.ports.setup import Finding, FindingLevel
 from gateway.settings import check_settings
-from gateway.settings.llm import LlmSettings
+from gateway.settings.settings_model import LlmSettings
 
 TELEGRAM = "123456789:AAH-fake_fake-fake_fake-fake_fake-abc"
 SLACK_BOT, SLACK_APP = "xoxb-1234567890-fake", "xapp-1-A0FAKE-fake"
@@ -42,7 +41,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 async def local_errors(environment: dict[str, str]) -> list[Finding]:
     """Return what this machine alone says is wrong."""
     context = CheckContext(report=check_settings(environment), environment=environment)
-    checks = (*settings_checks.CHECKS, *machine_checks.CHECKS, *gateway_checks.CHECKS)
+    checks = (*home_checks.CHECKS, *gateway_checks.CHECKS)
     found = [each for check in checks for each in await check.run(context)]
     return [each for each in found if each.level is not FindingLevel.OK]
 

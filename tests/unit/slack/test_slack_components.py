@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from channels.kit.background import TokenBucket
 from channels.kit.followed_threads import FollowedThreads
 from channels.slack import SlackSettings, plugin
-from channels.slack.inbound import SlackReadCursors, number
-from channels.slack.members import parse_user
+from channels.slack.inbound import SlackReadCursors, number, parse_user
 from channels.slack.oauth_scopes import SCOPES, missing
 from channels.slack.oauth_scopes import manifest as wanted
 from channels.slack.outbound import missing_scopes

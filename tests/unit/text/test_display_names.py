@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.text_units import safe_display_name
+from gateway.text.message_text import safe_display_name
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from channels.web.terminal import ConsoleFiles, TerminalScreen, _markdown, run_c
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.ports.channel import IntakeResult, IntakeVerdict
-from gateway.text.text_units import strip_control_characters
+from gateway.text.message_text import strip_control_characters
 from tests.fakes.clock import VirtualClock
 from tests.fakes.web_services import FakePageServices
 

@@ -10,7 +10,7 @@ import pytest
 
 from agent.memory.erasure.word_eraser import CommitFilter
 from agent.reminders.reminder import REMIND
-from gateway.app.job_kinds import JOB_KINDS
+from gateway.app.context import JOB_KINDS
 from gateway.events import Attachment, OutboundMessage
 from gateway.ports.journal import REMEMBER, Job, JobAdvance, TurnCommit, TurnRecord
 from gateway.ports.memory import FileKind, HistoryEntry
