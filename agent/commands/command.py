@@ -42,7 +42,7 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.installation import load_entry_points
-from gateway.ports.access import DecisionActor, ToolCallCaps
+from gateway.ports.access import DecisionActor
 from gateway.ports.journal import AcceptOutcome, Job, JobAdvance, MessageOutcome, TurnRecord
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ class UsageService:
 
     store: SqlUsage
     caps: UsageCapTracker
-    tool_calls: ToolCallCaps
     day_zone: str  # IANA time zone of the days that caps and sums count
 
     async def totals(

@@ -117,11 +117,7 @@ async def usage(context: CommandContext) -> CommandReply:
             _allowance_line(context, each)
             for each in await service.caps.allowances(context.message, context.turn.capped_sender)
         ),
-        *(
-            _tool_line(context, each)
-            for each in await service.tool_calls.allowances(context.turn.accounts)
-            if each.used
-        ),
+        *(_tool_line(context, each) for each in await service.caps.tool_allowances(context.turn.accounts) if each.used),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
 

@@ -62,7 +62,7 @@ class CallReviewer:
         kind, facts = toolbox.kind_of(call), self._facts(turn, call, decisions)
         verdict = toolbox.review(call, facts)
         if kind is not None and not verdict.refusal and verdict.question is None:
-            exceeded = await self._caps.count(
+            exceeded = await self._caps.count_tool_call(
                 kind,
                 turn=turn.id,
                 call=draft.call_key(call),
@@ -74,7 +74,7 @@ class CallReviewer:
                 verdict = toolbox.review(call, replace(facts, exceeded_limit=exceeded.limit))
         if verdict.refusal:
             if verdict.rule is RefusalRule.CAP and kind is not None:
-                self._caps.note_refusal(kind)
+                self._caps.note_tool_refusal(kind)
             return CallResult(verdict.refusal, rule=verdict.rule)
         if verdict.question is not None:
             return await self._ask(turn, call, verdict)
@@ -88,7 +88,9 @@ class CallReviewer:
     def _facts(self, turn: Turn, call: ToolCall, decisions: Mapping[tuple[str, str, str], bool]) -> CallFacts:
         allowed = turn.allowed
         kind = turn.profile.toolbox.kind_of(call)
-        exceeded = None if kind is None else self._caps.exceeded(kind, turn.accounts, call=turn.draft.call_key(call))
+        exceeded = (
+            None if kind is None else self._caps.exceeded_tool_cap(kind, turn.accounts, call=turn.draft.call_key(call))
+        )
         return CallFacts(
             role=turn.role,
             chat_kind=turn.message.chat_kind,

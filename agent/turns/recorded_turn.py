@@ -306,17 +306,19 @@ class UnrecordedCalls:
 class UncountedToolCalls:
     """Implements `ToolCallCaps` without a limit: the calls of the day of a stored turn are not those of today."""
 
-    def exceeded(self, kind: str, accounts: Sequence[Any], *, call: str) -> ToolAllowance | None:  # noqa: ARG002
+    def exceeded_tool_cap(self, kind: str, accounts: Sequence[Any], *, call: str) -> ToolAllowance | None:  # noqa: ARG002
         """Return None."""
         return None
 
-    def note_refusal(self, kind: str) -> None:
+    def note_tool_refusal(self, kind: str) -> None:
         """Count nothing."""
 
-    async def count(self, kind: str, *, turn: str, call: str, accounts: Sequence[Any], account: Any, chat: str) -> None:
+    async def count_tool_call(
+        self, kind: str, *, turn: str, call: str, accounts: Sequence[Any], account: Any, chat: str
+    ) -> None:
         """Count nothing."""
 
-    async def allowances(self, accounts: Sequence[Any]) -> tuple[ToolAllowance, ...]:  # noqa: ARG002
+    async def tool_allowances(self, accounts: Sequence[Any]) -> tuple[ToolAllowance, ...]:  # noqa: ARG002
         """Return none."""
         return ()
 

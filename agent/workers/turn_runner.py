@@ -315,7 +315,7 @@ class TurnRunner:
                 limit=each.limit,
                 until=format_moment(each.until, turn.zone, turn.language),
             )
-            for each in await self._services.tool_calls.allowances(turn.accounts)
+            for each in await self._services.caps.tool_allowances(turn.accounts)
             if each.used >= each.limit
         ]
 

@@ -36,7 +36,7 @@ from gateway.events import (
     SessionKey,
     turn_id,
 )
-from gateway.ports.access import MessageContext, ToolCallCaps
+from gateway.ports.access import MessageContext
 from gateway.ports.journal import (
     AuditEntry,
     CapNotice,
@@ -133,7 +133,6 @@ class TurnServices:
     locales: ChatLocales
     profiles: ChatProfiles
     caps: UsageCapTracker
-    tool_calls: ToolCallCaps
     reminders: ReminderJobs
     tasks: TaskServices
     on_expired: Callable[[InboundMessage], object]  # called for each message that expired

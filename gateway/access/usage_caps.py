@@ -1,10 +1,10 @@
-"""Usage caps: limits on turns, tokens and money of people, chats and the installation.
+"""Usage caps: limits on turns, tokens, money and tool calls of people, chats and the installation.
 
 **Counted.** Turns: those that call a model, once per turn id however often the turn is retried. Commands, approval
 questions and refused turns do not count. Tokens: input and output, cached ones included, of the calls that a user
 waits for (`COUNTED`). Background jobs (summaries, Dream, embeddings) have a separate token budget
 (agent/memory/jobs/token_budget.py). Money: US dollars of the same calls, in micro-dollars. A call of a model without a
-known price counts nothing, and owners get an alert.
+known price counts nothing, and owners get an alert. Tool calls: those of a kind, per person and day.
 
 **Overrun.** Turns: none. Tokens: each call reserves the estimate of its prompt and `ANSWER_TOKENS` for its answer. It
 starts only if all spent and reserved tokens fit under each cap with it. So a day's total is at most the cap and the
@@ -21,20 +21,24 @@ transaction that stores the turn or the reservation.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from cachetools import LRUCache
+
 from gateway.access.refusal_log import OtherRefusal, RefusalLog
-from gateway.events import InboundKind, InboundMessage, SessionKey
+from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, cost_names, counter_names
+from gateway.events import InboundKind, InboundMessage, PlatformAccount
 from gateway.i18n.formats import find_midnight
 from gateway.installation import operator_command
 from gateway.ports.access import (
     MICROS,
     NO_QUOTA,
+    TOOL_CALLS,
     CapAllowance,
     CapChange,
     CapKind,
@@ -47,178 +51,14 @@ from gateway.ports.access import (
     Release,
     SharedCapCounts,
     TokenCount,
+    ToolAllowance,
     micro_dollars,
 )
-from gateway.ports.journal import CapNotice
+from gateway.ports.journal import CapNotice, UsageRow
 from gateway.ports.metrics import MetricsRecorder
-from gateway.store.usage import CapUsage
 
 if TYPE_CHECKING:
-    from gateway.store.usage import SqlCapUsage, SqlSharedCaps
-
-WINDOW = timedelta(minutes=10)
-HOUSE = "house"
-TOLD_IN = 5  # most chats with a notice of one window
-_SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
-
-
-@lru_cache(maxsize=4_096)
-def counter_names(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
-    """Return the names of the counters of a turn of *person* in *chat* (a session key)."""
-    try:
-        parent = str(SessionKey.parse(chat).parent)
-    except ValueError:  # erased person: the installation's totals stay right
-        parent = ""
-    found = [f"person/{person}"] if person else []
-    if parent:
-        found += [f"chat/{parent}", *([f"own/{parent}"] if is_own else [])]
-    return (*found, HOUSE)
-
-
-def cost_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names under which the micro-dollars of *names* are counted."""
-    return tuple(f"usd/{each}" for each in names)
-
-
-class UsageCounters:
-    """Counters by name. Nothing here grows with what was said before the running windows."""
-
-    def __init__(self) -> None:
-        self._turns: dict[str, dict[str, datetime]] = {}  # turns in the order in which they began
-        self._spent: dict[str, int] = {}  # since `day` began
-        self._held: dict[str, int] = {}  # reserved by running calls
-        self._notices: dict[str, dict[str, tuple[CapNotice, str]]] = {}  # by chat, with the turn that tells it there
-        self.day: datetime | None = None  # when the running day ends
-
-    def restore(self, usage: CapUsage) -> None:
-        """Take over what the journal knows."""
-        for each in sorted(usage.turns, key=lambda turn: turn.at):
-            self.begin(counter_names(each.person, each.chat, is_own=each.is_own), each.turn, each.at)
-        for row in usage.tokens:
-            names = counter_names(row.person, row.chat, is_own=row.is_own)
-            self.spend(names, row.tokens)
-            if row.cost:
-                self.spend(cost_names(names), row.cost)
-        for notice in usage.notices:
-            self.mark_notified(notice, "", notice.until)
-
-    def open_day(self, until: datetime) -> None:
-        """Begin a new day that ends at *until*; the same one again changes nothing."""
-        if self.day != until:
-            self.day = until
-            self._spent.clear()
-
-    # -- turns ----------------------------------------------------------------------------------------
-
-    def begin(self, names: Iterable[str], turn: str, at: datetime) -> None:
-        """Count a turn once. Turns of the whole installation are not listed: they have no cap."""
-        for name in names:
-            if name != HOUSE:
-                turns = self._turns.setdefault(name, {})
-                _expire(turns, at)
-                turns.setdefault(turn, at)
-        if len(self._turns) > _SWEEP_AT:
-            self._sweep(at)
-
-    def is_counted(self, names: Iterable[str], turn: str) -> bool:
-        """Return True if *turn* began within the last ten minutes."""
-        return any(turn in self._turns.get(name, ()) for name in names)
-
-    def times_before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
-        """Return when the turns began that stand between *turn* and its beginning, in order.
-
-        A turn that is counted already (it was killed, and is taken up again) is judged by those before it alone, so
-        that it is let in again exactly as it was. A new one is judged by all of the last ten minutes, and by those
-        of a gateway whose clock is ahead; later times are a wrong clock's.
-        """
-        turns = [each for name in names for each in self._turns.get(name, {}).items()]
-        own = next(((at, turn) for found, at in turns if found == turn), None)
-        first, end = (now - WINDOW, (now + WINDOW, "")) if own is None else (own[0] - WINDOW, own)
-        return sorted(at for found, at in turns if first < at and (at, found) < end)
-
-    # -- tokens and micro-dollars ---------------------------------------------------------------------
-
-    def spend(self, names: Iterable[str], amount: int) -> None:
-        """Count the amount of a finished call."""
-        for name in names:
-            self._spent[name] = self._spent.get(name, 0) + amount
-
-    def hold(self, names: Iterable[str], amount: int) -> None:
-        """Reserve *amount*, or with a negative number release it."""
-        for name in names:
-            self._spent.setdefault(name, 0)  # what was reserved has to be stored again when it is released
-            held = self._held.pop(name, 0) + amount
-            if held:
-                self._held[name] = held
-
-    def amount(self, names: Iterable[str]) -> int:
-        """Return the sum of the spent and reserved amounts."""
-        return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
-
-    def filter_used(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of *names* that have a spent or reserved amount today."""
-        return tuple(name for name in names if name in self._spent)
-
-    def token_counts(self, names: Iterable[str]) -> tuple[TokenCount, ...]:
-        """Return the spent and reserved amounts of each of *names*."""
-        return tuple(TokenCount(name, self._spent.get(name, 0), self._held.get(name, 0)) for name in names)
-
-    # -- counts that gateways share -------------------------------------------------------------------
-
-    def all_tokens(self) -> tuple[TokenCount, ...]:
-        """Return the spent and reserved amounts of each name."""
-        return self.token_counts(self._spent)
-
-    def all_turns(self) -> tuple[CountedEntry, ...]:
-        """Return the turns under each name."""
-        return tuple(CountedEntry(name, turn, at) for name, turns in self._turns.items() for turn, at in turns.items())
-
-    # -- notices --------------------------------------------------------------------------------------
-
-    def notified_window(self, name: str, limit: int, now: datetime, *, longest: timedelta) -> CapNotice | None:
-        """Return the current window of *name* with a notification in any chat.
-
-        A window longer than *longest* was written by a wrong clock and is ignored.
-        """
-        found = self._window(name)
-        if found is None or found.limit != limit:
-            return None
-        if not now < found.until <= now + longest:
-            del self._notices[name]
-            return None
-        return found
-
-    def needs_notice(self, name: str, chat: str, turn: str) -> bool:
-        """Return True if *chat* has no notification of the current window, or *turn* sends it."""
-        places = self._notices.get(name, {})
-        return places[chat][1] == turn if chat in places else len(places) < TOLD_IN
-
-    def mark_notified(self, notice: CapNotice, turn: str, now: datetime) -> None:
-        """Note a notification and the turn that sends it: a retry of the turn sends it again."""
-        last = self._window(notice.name)
-        if last is None or (last.until, last.limit) != (notice.until, notice.limit):
-            self._notices[notice.name] = {}
-        self._notices[notice.name][notice.chat] = (notice, turn)
-        if len(self._notices) > _SWEEP_AT:
-            running = {name for name in self._notices if (each := self._window(name)) is not None and each.until > now}
-            self._notices = {name: each for name, each in self._notices.items() if name in running}
-
-    def _window(self, name: str) -> CapNotice | None:
-        return next((notice for notice, _ in self._notices.get(name, {}).values()), None)
-
-    def _sweep(self, now: datetime) -> None:
-        for turns in self._turns.values():
-            _expire(turns, now)
-        self._turns = {name: turns for name, turns in self._turns.items() if turns}
-
-
-def _expire(turns: dict[str, datetime], now: datetime) -> None:
-    """Take out what is older than the window, or of a clock that ran ahead; each turn is taken out once."""
-    while turns:
-        first = next(iter(turns))
-        if now - WINDOW < turns[first] <= now + WINDOW:
-            return
-        del turns[first]
+    from gateway.store.usage import SqlCapUsage, SqlSharedCaps, SqlUsage
 
 
 COUNTED = frozenset({"answer", "transcription"})  # purposes of calls that a person waits for
@@ -226,6 +66,7 @@ ANSWER_TOKENS = 1_000  # reserved for an answer
 FIRST_TURNS = 20  # in ten minutes, for senders admitted by a chat or by `*`
 FIRST_TOKENS = 500_000  # a day, of the same: some fifty answers over a long conversation
 
+_MOST_CALLS = 10_000  # tool calls that are kept by their keys
 _OF_ALL = (HOUSE, *cost_names((HOUSE,)))
 _DAY = timedelta(days=2)  # longer than any day, and than a clock is put right by without being noticed
 
@@ -277,7 +118,9 @@ class _ActiveTurn:
 
 
 class UsageCapTracker:
-    """Counts turns, tokens and money; durable counts are stored with the journal's commits.
+    """Counts turns, tokens, money and tool calls; durable counts are stored with the journal's commits.
+
+    Implements `gateway.ports.access.ToolCallCaps`.
 
     A gateway that has the database for itself counts in memory, and no method waits. Of several, each asks the
     database (`SqlSharedCaps`); methods that do raise StoreUnavailable.
@@ -291,31 +134,49 @@ class UsageCapTracker:
         now: Callable[[], datetime],
         meter: MetricsRecorder,
         refusals: RefusalLog,
+        tool_limits: Mapping[str, int],
+        store_row: Callable[[UsageRow], None],
         shared_caps: SqlSharedCaps | None = None,
     ) -> None:
-        """*limits* returns the limits of a sender in a chat; *shared_caps* has the counts of several gateways."""
+        """*limits* returns the limits of a sender in a chat; *shared_caps* has the counts of several gateways.
+
+        *tool_limits* are by kind of tool, 0 = no limit; the row of a call is handed to *store_row*.
+        """
         self._limits = limits
         self._zone = ZoneInfo(zone)
         self._now = now
         self._meter = meter
         self._refusals = refusals
+        self._tool_limits = {kind: limit for kind, limit in tool_limits.items() if limit}
+        self._store_row = store_row
         self._shared = shared_caps
         self._tallies = UsageCounters()
+        self._tool_calls: Counter[tuple[str, str]] = Counter()  # since midnight, by account and kind
+        self._counted_calls: LRUCache[str, bool] = LRUCache(_MOST_CALLS)  # by their keys
         self._entered: dict[str, _ActiveTurn] = {}
         self._installation_limits: Mapping[CapKind, int] = {}
         self._elsewhere: dict[str, int] = {}  # the installation's use at other gateways, as the last decision saw it
 
-    async def warm(self, rows: SqlCapUsage, *, installation_limits: Mapping[CapKind, int | None]) -> None:
+    async def warm(
+        self, rows: SqlCapUsage, usage: SqlUsage, *, installation_limits: Mapping[CapKind, int | None]
+    ) -> None:
         """Load the counts of the journal; call it before the first turn. Raises StoreUnavailable."""
         self._installation_limits = {cap: limit for cap, limit in installation_limits.items() if limit}
         now = self._open_day()
         start = find_midnight(now, self._zone)
         self._tallies.restore(await rows.load_usage(window=now - WINDOW, day=start, purposes=COUNTED))
+        self._tool_calls.update(await usage.tool_calls(since=start))
+        self._counted_calls.update(dict.fromkeys(await usage.interrupted_tool_calls(), True))
 
     def hand_over(self) -> CapChange:
         """Return the counts that `warm` has loaded, and keep none of them: the shared counts have them."""
         loaded, self._tallies = self._tallies, UsageCounters()
-        return CapChange(day=self._midnight(self._open_day()), tokens=loaded.all_tokens(), entries=loaded.all_turns())
+        calls = tuple(
+            TokenCount(_call_counter(kind, name), number, 0) for (name, kind), number in self._tool_calls.items()
+        )
+        now = self._open_day()  # which forgets the calls
+        tokens = (*loaded.all_tokens(), *calls)
+        return CapChange(day=self._midnight(now), tokens=tokens, entries=loaded.all_turns())
 
     # -- the port ---------------------------------------------------------------------------------------
 
@@ -420,6 +281,97 @@ class UsageCapTracker:
             self._query(rules, now),
             lambda counts: (None, self._allowances(_counters_of(counts, own_use), rules, now)),
         )
+
+    # -- tool calls -------------------------------------------------------------------------------------
+
+    def exceeded_tool_cap(self, kind: str, accounts: Sequence[PlatformAccount], *, call: str) -> ToolAllowance | None:
+        """Return the cap that a *call* of *kind* would exceed; None if it may run."""
+        allowance = self._tool_allowance(kind, accounts)
+        is_free = allowance is None or allowance.used < allowance.limit or call in self._counted_calls
+        return None if is_free else allowance
+
+    def note_tool_refusal(self, kind: str) -> None:
+        """Count a call of *kind* that its cap refused."""
+        self._meter.count("cap_refusals", cap=f"{kind}-calls")
+
+    async def count_tool_call(
+        self,
+        kind: str,
+        *,
+        turn: str,
+        call: str,
+        accounts: Sequence[PlatformAccount],
+        account: PlatformAccount,
+        chat: str,
+    ) -> ToolAllowance | None:
+        """Count a call that runs now, once; its row is stored before any later commit."""
+        if kind not in self._tool_limits or call in self._counted_calls:
+            return None
+        now = self._open_day()
+        if self._shared is not None:
+            entry = CountedEntry(_call_counter(kind, account.name), call, now)
+            if not await self._count_shared_call(self._shared, kind, accounts, entry):
+                return self._tool_allowance(kind, accounts)
+        self._counted_calls[call] = True
+        self._tool_calls[account.name, kind] += 1
+        self._store_row(
+            UsageRow(
+                turn=turn,
+                person=account.name,
+                chat=chat,
+                purpose=f"{TOOL_CALLS}{kind}",
+                model="",
+                tokens_in=0,
+                tokens_out=0,
+                tokens_cached=0,
+                cost=0.0,
+                at=now,
+                call=call,
+            )
+        )
+        return None
+
+    async def _count_shared_call(
+        self,
+        shared_caps: SqlSharedCaps,
+        kind: str,
+        accounts: Sequence[PlatformAccount],
+        entry: CountedEntry | None = None,
+    ) -> bool:
+        """Learn of the calls of all gateways, and count *entry* with them; False if the cap forbids it."""
+        now, limit = self._open_day(), self._tool_limits[kind]
+        day = self._midnight(now)
+        counters = {_call_counter(kind, each.name): each.name for each in accounts}
+
+        def decide(counts: SharedCapCounts) -> tuple[CapChange | None, tuple[bool, Counter[str]]]:
+            before = [each for each in counts.entries if entry is None or each.entry != entry.entry]
+            used = Counter(counters[each.name] for each in before)
+            used.update({counters[name]: count.spent for name, count in counts.elsewhere.items()})
+            is_counted = len(before) < len(counts.entries)  # it runs again after a kill
+            if entry is None or is_counted or used.total() >= limit:
+                return None, (is_counted, used)
+            return CapChange(day=day, entries=(entry,)), (True, used)
+
+        query = CapQuery(names=tuple(counters), day=day, since=find_midnight(now, self._zone))
+        may_run, used = await shared_caps.judge(query, decide)
+        for each in accounts:
+            self._tool_calls[each.name, kind] = used[each.name]
+        return may_run
+
+    async def tool_allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
+        """Return use and limit of each kind that has one."""
+        if self._shared is not None:
+            for kind in self._tool_limits:
+                await self._count_shared_call(self._shared, kind, accounts)
+        found = (self._tool_allowance(kind, accounts) for kind in self._tool_limits)
+        return tuple(each for each in found if each is not None)
+
+    def _tool_allowance(self, kind: str, accounts: Sequence[PlatformAccount]) -> ToolAllowance | None:
+        if kind not in self._tool_limits:
+            return None
+        until = self._midnight(self._open_day())
+        used = sum(self._tool_calls[each.name, kind] for each in accounts)
+        return ToolAllowance(kind=kind, used=used, limit=self._tool_limits[kind], until=until)
 
     # -- the installation -------------------------------------------------------------------------------
 
@@ -609,6 +561,7 @@ class UsageCapTracker:
         if self._tallies.day is None or now >= self._tallies.day or self._tallies.day - now > _DAY:
             self._tallies.open_day(self._midnight(now))
             self._elsewhere.clear()
+            self._tool_calls.clear()
         return now
 
     def _midnight(self, now: datetime) -> datetime:
@@ -637,3 +590,8 @@ def _counters_of(counts: SharedCapCounts, own_use: Mapping[str, int]) -> UsageCo
     for notice, turn in counts.notices:
         counters.mark_notified(notice, turn, notice.until)
     return counters
+
+
+def _call_counter(kind: str, account: str) -> str:
+    """Return the name of the shared count of an account's calls of *kind*."""
+    return f"tool/{kind}/{account}"

@@ -208,10 +208,9 @@ async def load_counts(app: Runtime) -> None:
     """Load what caps have counted until now; call it before the first turn. Raises StoreUnavailable."""
     store, caps = app.store, app.settings.caps
     limits = {CapKind.HOUSE_TOKENS: caps.tokens_per_day, CapKind.HOUSE_COST: _micros(caps.usd_per_day)}
-    await app.caps.warm(store.caps, installation_limits=limits)
-    await app.tool_calls.warm(store.usage)
+    await app.caps.warm(store.caps, store.usage, installation_limits=limits)
     if store.shared_caps is not None:
-        bases = (app.caps.hand_over(), app.tool_calls.hand_over(), await app.token_budget.hand_over())
+        bases = (app.caps.hand_over(), await app.token_budget.hand_over())
         await store.shared_caps.start(bases)
 
 
@@ -240,6 +239,8 @@ def build_caps(app: Runtime) -> UsageCapTracker:
         now=app.now,
         meter=app.meter,
         refusals=app.refusals,
+        tool_limits=settings.caps.tools.model_dump(),
+        store_row=app.store.journal.spend,
         shared_caps=app.store.shared_caps,
     )
 

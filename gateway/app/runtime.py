@@ -46,7 +46,6 @@ from gateway.access.access_control import AccessControlService, AccessRoster
 from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import OwnerClaims, PairingService
 from gateway.access.refusal_log import RefusalLog, SilenceReason
-from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
 from gateway.access.usage_caps import UsageCapTracker
 from gateway.alerts.alert_sources import ModelSource
@@ -286,18 +285,6 @@ class Runtime:
     def caps(self) -> UsageCapTracker:
         """Usage caps of people, chats and the installation."""
         return build_caps(self)
-
-    @cached_property
-    def tool_calls(self) -> ToolCallTracker:
-        """Caps of tool calls."""
-        return ToolCallTracker(
-            self.settings.caps.tools.model_dump(),
-            zone=self.settings.timezone,
-            now=self.now,
-            store_row=self.store.journal.spend,
-            meter=self.meter,
-            shared_caps=self.store.shared_caps,
-        )
 
     @cached_property
     def token_budget(self) -> TokenBudget:

@@ -351,13 +351,13 @@ class ToolAllowance:
 class ToolCallCaps(Protocol):
     """Counts tool calls per person and day. All linked accounts of a person count together."""
 
-    def exceeded(self, kind: str, accounts: Sequence[PlatformAccount], *, call: str) -> ToolAllowance | None:
+    def exceeded_tool_cap(self, kind: str, accounts: Sequence[PlatformAccount], *, call: str) -> ToolAllowance | None:
         """Return the cap that a *call* of *kind* would exceed; None if it may run, or was counted before a restart."""
 
-    def note_refusal(self, kind: str) -> None:
+    def note_tool_refusal(self, kind: str) -> None:
         """Count a call of *kind* that its cap refused."""
 
-    async def count(
+    async def count_tool_call(
         self,
         kind: str,
         *,
@@ -373,7 +373,7 @@ class ToolCallCaps(Protocol):
         are all of its person. Raises StoreUnavailable where several gateways count.
         """
 
-    async def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
+    async def tool_allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
         """Return use and limit of each kind that has a cap."""
 
 

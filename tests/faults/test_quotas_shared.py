@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from gateway.access.usage_caps import TOLD_IN
+from gateway.access.usage_counters import TOLD_IN
 from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.telegram_gateway import mention, settings_for

@@ -11,7 +11,6 @@ import pytest
 
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.refusal_log import RefusalLog
-from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import FIRST_TURNS, CapLimits, UsageCapTracker
 from gateway.errors import StoreUnavailable
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, SessionKey
@@ -152,14 +151,11 @@ class CapTeamMember:
         shared = store.shared_caps
         assert shared is not None
         self.clock = WallClock()
+        self.rows: list[UsageRow] = []
         self.caps = UsageCapTracker(
             limits=lambda _: limits, zone="UTC", now=self.clock.now, meter=FakeMeter(), refusals=RefusalLog(),
-            shared_caps=shared,
+            tool_limits={"web": 5}, store_row=self.rows.append, shared_caps=shared,
         )  # fmt: skip
-        self.rows: list[UsageRow] = []
-        self.tools = ToolCallTracker(
-            {"web": 5}, zone="UTC", now=lambda: START, store_row=self.rows.append, meter=FakeMeter(), shared_caps=shared
-        )
         self.budget = TokenBudget(store.usage, limit=100_000, zone="UTC", now=lambda: START, shared_caps=shared)
 
     async def admit(self, turn: str, account: PlatformAccount = EVE) -> ExceededCap | None:
@@ -175,7 +171,7 @@ class CapTeamMember:
 
     async def call_tool(self, call: str) -> bool:
         """Ask for a call of a tool."""
-        counted = self.tools.count("web", turn="t", call=call, accounts=(EVE,), account=EVE, chat="telegram:1")
+        counted = self.caps.count_tool_call("web", turn="t", call=call, accounts=(EVE,), account=EVE, chat="telegram:1")
         return await counted is None
 
 
@@ -358,9 +354,9 @@ async def test_tool_calls_are_counted_over_all_gateways(team: Workers) -> None:
     n = found.index(True)
     assert await members[(n + 1) % 2].call_tool(f"t.{n}")
     for member in members:
-        (allowance,) = await member.tools.allowances((EVE,))
+        (allowance,) = await member.caps.tool_allowances((EVE,))
         assert (allowance.used, allowance.limit) == (5, 5)
-        assert member.tools.exceeded("web", (EVE,), call="t.99")
+        assert member.caps.exceeded_tool_cap("web", (EVE,), call="t.99")
 
 
 async def test_background_jobs_share_one_budget(team: Workers) -> None:

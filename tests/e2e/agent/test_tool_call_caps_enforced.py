@@ -10,7 +10,7 @@ import pytest
 
 from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.access.tool_call_caps import ToolCallTracker
+from gateway.access.usage_caps import UsageCapTracker
 from gateway.errors import StoreUnavailable
 from gateway.ports.access import ToolAllowance
 from tests.e2e.agent.test_tool_questions import OutsideWorld, decide, waiting
@@ -111,15 +111,15 @@ async def test_an_outage_during_calls_side_by_side_costs_no_message(monkeypatch:
     """The store fails while several calls of one request are counted: the turn runs again and answers."""
     model = HeldScriptModel(calls(("read_page", '{"n": 1}'), ("read_page", '{"n": 2}')), "read")
     async with gateway(model=model, tools=[numbered_page], policy=OPEN) as parlour:
-        count, failed = ToolCallTracker.count, [0]
+        count, failed = UsageCapTracker.count_tool_call, [0]
 
-        async def down_twice(tracker: ToolCallTracker, kind: str, **fields: Any) -> ToolAllowance | None:
+        async def down_twice(tracker: UsageCapTracker, kind: str, **fields: Any) -> ToolAllowance | None:
             if failed[0] < 2:
                 failed[0] += 1
                 raise StoreUnavailable("the database does not answer")
             return await count(tracker, kind, **fields)
 
-        monkeypatch.setattr(ToolCallTracker, "count", down_twice)
+        monkeypatch.setattr(UsageCapTracker, "count_tool_call", down_twice)
         assert await parlour.channel.ask("c", "read both") == "read"
         assert failed == [2]
         assert results(model.asked[-1])[-2:] == ["page 1", "page 2"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from gateway.access.tool_call_caps import ToolCallTracker
+from gateway.access.refusal_log import RefusalLog
+from gateway.access.usage_caps import CapLimits, UsageCapTracker
 from gateway.events import PlatformAccount
 from gateway.ports.journal import UsageRow
 from tests.fakes.clock import at_once
@@ -27,12 +28,14 @@ class ToolCallScene:
     numbers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
-        self.tracker = ToolCallTracker(
-            {"web": 3, "act": 0},
+        self.tracker = UsageCapTracker(
+            limits=lambda _: CapLimits(),
+            tool_limits={"web": 3, "act": 0},
             zone="Europe/Berlin",
             now=lambda: self.now,
             store_row=self.rows.append,
             meter=self.meter,
+            refusals=RefusalLog(),
         )
 
     def call(
@@ -46,9 +49,11 @@ class ToolCallScene:
         """Call a tool; return False if a cap forbids it."""
         key = call or f"t1.{next(self.numbers)}"
         accounts = (account, *linked)
-        if self.tracker.exceeded(kind, accounts, call=key) is not None:
+        if self.tracker.exceeded_tool_cap(kind, accounts, call=key) is not None:
             return False
-        counted = self.tracker.count(kind, turn="t1", call=key, accounts=accounts, account=account, chat="telegram:1")
+        counted = self.tracker.count_tool_call(
+            kind, turn="t1", call=key, accounts=accounts, account=account, chat="telegram:1"
+        )
         return at_once(counted) is None
 
 
@@ -57,7 +62,7 @@ def test_the_fourth_call_of_three_is_refused_until_midnight() -> None:
     scene = ToolCallScene()
     assert [scene.call() for _ in range(5)] == [True, True, True, False, False]
     assert scene.call(BOB)
-    (allowance,) = at_once(scene.tracker.allowances([ANN]))
+    (allowance,) = at_once(scene.tracker.tool_allowances([ANN]))
     assert (allowance.used, allowance.limit, allowance.until) == (3, 3, MIDNIGHT)
     assert [(each.purpose, each.person) for each in scene.rows] == [
         *[("tool-web", ANN.name)] * 3,

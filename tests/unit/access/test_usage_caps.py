@@ -23,7 +23,7 @@ from gateway.ports.access import (
     micro_dollars,
 )
 from gateway.ports.journal import CapNotice
-from gateway.store.usage import CapUsage, SpentTokens, SqlCapUsage, StartedTurn
+from gateway.store.usage import CapUsage, SpentTokens, SqlCapUsage, SqlUsage, StartedTurn
 from tests.fakes.clock import at_once
 from tests.fakes.meter import FakeMeter
 
@@ -73,6 +73,8 @@ class CapScene:
             now=lambda: self.now,
             meter=self.meter,
             refusals=self.refusals,
+            tool_limits={},
+            store_row=lambda _: None,
         )
 
     async def restart(self) -> None:
@@ -82,7 +84,15 @@ class CapScene:
             CapKind.HOUSE_TOKENS: self.limits.installation_tokens,
             CapKind.HOUSE_COST: self.limits.installation_cost,
         }
-        await self.ledger.warm(cast("SqlCapUsage", self), installation_limits=limits)
+        await self.ledger.warm(cast("SqlCapUsage", self), cast("SqlUsage", self), installation_limits=limits)
+
+    async def tool_calls(self, *, since: datetime) -> dict[tuple[str, str], int]:
+        """Return no calls: these tests make none."""
+        return {}
+
+    async def interrupted_tool_calls(self) -> tuple[str, ...]:
+        """Return no calls."""
+        return ()
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
         """Return what the journal holds."""
