@@ -1,6 +1,6 @@
 """Kill `parlour store migrate` before steps that change something, in both directions.
 
-Every third step is played; all of them with `CROSSINGS=full`.
+Every third step is played, and those right before the new store first starts; all of them with `CROSSINGS=full`.
 
 Prints one JSON object for each kill: which store a gateway would start on afterwards, and what the same command leaves
 when it runs again. Run by test_store_migration_killed.py in a process of its own, which has no threads and can be
@@ -28,7 +28,7 @@ from gateway.commands.store import migrate_store
 from gateway.events import SessionKey
 from gateway.journal_file import StoreKind
 from gateway.store.postgres.connection import PostgresConnection
-from tests.fakes.moved_stores import rows_of_database, rows_of_file, startable
+from tests.fakes.moved_stores import Rows, rows_of_database, rows_of_file, startable
 from tests.fakes.postgres_server import EMPTY
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import accept, answer, said
@@ -112,29 +112,41 @@ def main(url: str) -> None:
 
 
 def kill_all(url: str, model: Path) -> None:
-    """Kill every move of a copy of *model* at its steps."""
-    before = rows_of_file(model)
+    """Kill every move of a copy of *model* at its steps, and write a line for each."""
+    before, stride = rows_of_file(model), 1 if IS_FULL else 3
     for kind in StoreKind:
-        for n in range(0, 200, 1 if IS_FULL else 3):
-            with tempfile.TemporaryDirectory() as folder:
-                os.environ["PARLOUR_HOME"] = folder
-                journal = Path(folder) / "journal.db"
-                empty(url)
-                shutil.copy(model, journal)
-                if kind is StoreKind.SQLITE:
-                    move(StoreKind.POSTGRESQL)
-                code = run(kind, n)
-                killed = sorted(startable(journal, url))
-                move(kind)
-                again = sorted(startable(journal, url))
-                after = rows_of_file(journal) if kind is StoreKind.SQLITE else rows_of_database(url)
-                line = {"kind": kind.value, "n": n, "code": code, "killed": killed, "again": again}
-                left = sorted(
-                    path.name for path in Path(folder).iterdir() if path.name.startswith((".restore", ".journal"))
-                )
-                sys.stdout.write(json.dumps({**line, "is_same": after == before, "left": left}) + "\n")
-            if code == 0:
+        lines: dict[int, dict[str, Any]] = {}
+        for n in range(0, 200, stride):
+            lines[n] = kill_move(url, model, kind, n, before)
+            if lines[n]["code"] == 0:
                 break
+        # The step or two at which neither store starts may lie between two that were played.
+        first = min(n for n, line in lines.items() if line["killed"] == [NEW[kind]])
+        for n in range(first - stride + 1, first):
+            line = kill_move(url, model, kind, n, before)
+            if line["code"] == KILLED:  # it may have fewer steps than that
+                lines[n] = line
+        for n in sorted(lines):
+            sys.stdout.write(json.dumps(lines[n]) + "\n")
+
+
+def kill_move(url: str, model: Path, kind: StoreKind, n: int, before: Rows) -> dict[str, Any]:
+    """Kill a move of a copy of *model* before its *n*-th step, move again, and return what was found."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["PARLOUR_HOME"] = folder
+        journal = Path(folder) / "journal.db"
+        empty(url)
+        shutil.copy(model, journal)
+        if kind is StoreKind.SQLITE:
+            move(StoreKind.POSTGRESQL)
+        code = run(kind, n)
+        killed = sorted(startable(journal, url))
+        move(kind)
+        again = sorted(startable(journal, url))
+        after = rows_of_file(journal) if kind is StoreKind.SQLITE else rows_of_database(url)
+        left = sorted(path.name for path in Path(folder).iterdir() if path.name.startswith((".restore", ".journal")))
+    line = {"kind": kind.value, "n": n, "code": code, "killed": killed, "again": again}
+    return {**line, "is_same": after == before, "left": left}
 
 
 if __name__ == "__main__":
