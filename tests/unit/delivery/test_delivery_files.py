@@ -255,6 +255,17 @@ async def test_three_parts_are_not_too_long_for_a_group(opens: OpensGateway) -> 
     assert len(chat(gateway)) == 2
 
 
+async def test_a_kill_between_beginning_and_file_changes_nothing(opens: OpensGateway) -> None:
+    """Both are frozen before the first leaves, so that an upgrade that would decide otherwise changes nothing."""
+    gateway = await opens(FILING)
+    await gateway.say(LONG, chat_kind=ChatKind.GROUP)
+    await gateway.platform.until(lambda: len(chat(gateway)) == 1)
+    gateway.capabilities = replace(FILING, group_parts=40)
+    await gateway.restart()
+    await gateway.settled()
+    assert [posted.file for posted in chat(gateway)] == [None, LONG.encode()]
+
+
 async def test_the_preview_of_a_long_answer_becomes_its_beginning(opens: OpensGateway) -> None:
     """Previews never carry files; the beginning is put where they stood."""
     gateway = await opens(FILING)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from agent.memory.jobs.job_runner import JobKind, JobPace, JobRunner
 from agent.memory.jobs.token_budget import TokenBudget
+from gateway.ports.journal import Job
 from gateway.store.usage import SqlUsage
+from tests.fakes.clock import VirtualClock
+from tests.fakes.memory import SCOPE, START, FakeJobs
+from tests.fakes.meter import FakeMeter
 
 EVENING = datetime(2026, 11, 21, 21, 30, tzinfo=UTC)  # 22:30 in Berlin
 
@@ -112,3 +118,47 @@ async def test_a_small_budget_is_one_job_a_day_and_none_is_no_limit() -> None:
     endless = budget_of(rows, time, limit=0)
     assert await endless.startable_jobs(2) == 2
     assert not (await endless.budget()).is_spent
+
+
+async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: VirtualClock) -> None:
+    """Spent: slow jobs stay as they are, quick and long ones run, and the next day everything goes on by itself."""
+    rows, time, jobs, meter = ListedUsage(), MovedClock(), FakeJobs(), FakeMeter()
+    token_budget = budget_of(rows, time, limit=20_000)
+    done: list[str] = []
+
+    async def handle(job: Job) -> None:
+        done.append(job.id)
+        if job.kind == "think":
+            take(token_budget, rows, time, job.id, 15_000)
+
+    for name, kind in (("a", "think"), ("b", "think"), ("c", "write"), ("d", "pack")):
+        await jobs.put(Job(id=name, kind=kind, scope=SCOPE, payload={}, due_at=START))
+    background = JobRunner(
+        jobs,
+        {
+            JobKind(name="write", pace=JobPace.QUICK): handle,
+            JobKind(name="think", pace=JobPace.SLOW): handle,
+            JobKind(name="pack", pace=JobPace.LONG): handle,
+        },
+        at_once=1,
+        token_budget=token_budget,
+        now=time,
+        meter=meter,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(background.run())
+        await asyncio.sleep(60)
+        assert sorted(done) == ["a", "c", "d"]
+        assert jobs.jobs["b"].attempts == 0
+        assert jobs.reasons == []
+        think = next(each for each in await background.work() if each.kind == "think")
+        assert (think.waiting, think.done, think.failures, think.running) == (1, 1, 0, 0)
+        budget = await background.budget()
+        assert budget is not None
+        assert budget.is_spent
+        await background.record_metrics()
+        assert (meter.gauges["background_tokens"], meter.gauges["background_tokens_limit"]) == (15_000, 20_000)
+        time.now += timedelta(hours=2)
+        await asyncio.sleep(60)
+        assert sorted(done) == ["a", "b", "c", "d"]
+        running.cancel()

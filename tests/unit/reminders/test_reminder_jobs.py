@@ -258,6 +258,19 @@ async def test_a_long_absence_is_caught_up_in_bounded_steps(scene: ReminderScene
     assert left.due > wall()
 
 
+async def test_a_clock_that_jumps_a_day_and_back_fires_no_slot_again(scene: ReminderScene, wall: WallTime) -> None:
+    """Forward, it fires; back, what has fired stays fired; then it goes on with the next day it has not fired on."""
+    await scene.set(reminder(repeat="FREQ=DAILY"))
+    async with scene.at_work(longest_sleep=LONGEST_SLEEP):
+        wall.offset += timedelta(days=1)
+        await asyncio.sleep(31)
+        assert len(await scene.accepted()) == 1
+        wall.offset -= timedelta(days=1)
+        await asyncio.sleep(3 * 86_400)
+    ids = [each.message_id for each in await scene.accepted()]
+    assert len(ids) == len(set(ids)) == 3  # Monday, early; Tuesday; Wednesday
+
+
 async def test_a_clock_that_is_set_back_a_day_fires_no_slot_again(scene: ReminderScene, wall: WallTime) -> None:
     """What fired at nine is not due at the next nine, which is the same one; the days after it come on time."""
     await scene.set(reminder(repeat="FREQ=DAILY"), reminder(id="rsame", text="once"))
