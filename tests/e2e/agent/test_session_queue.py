@@ -159,6 +159,19 @@ async def test_only_the_same_sender_steers() -> None:
         assert users(model.asked[2]) == ["look around", "me too"]
 
 
+async def test_without_steering_a_message_waits_for_its_own_turn() -> None:
+    """By default what comes during a turn is the next turn."""
+    model = HeldScriptModel(calls(("look", "{}")), "done", held=[1])
+    async with gateway(model=model, tools=[look]) as parlour:
+        await parlour.channel.say("c", "look around")
+        await model.called(1)
+        _, second = await parlour.channel.say("c", "and hurry")
+        model.go(1)
+        await second
+        assert users(model.asked[1]) == ["look around"]
+        assert users(model.asked[2])[-1] == "and hurry"
+
+
 async def test_a_full_backlog_is_said_once_and_loses_nothing_that_was_taken() -> None:
     """Beyond the limit one polite line; what was accepted is answered, what was refused is not."""
     model = HeldScriptModel(held=[1])
