@@ -71,6 +71,7 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "pair yes abc": (OWNER, OWNER),
     "people": (LOOK, LOOK),
     "privacy": (OPEN, OPEN),
+    "promises": (OPEN, OPEN),
     "quota": (LOOK, LOOK),
     "quota 42 tokens 5": (OWNER, OWNER),
     "queue": (OPEN, OPEN),
