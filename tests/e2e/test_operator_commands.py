@@ -62,8 +62,12 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
     """Each operation is asked over the socket, and what it answers arrives whole; none is left out."""
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", TOKEN)  # for the commands; the gateway opens no Telegram
     operator = CommandLineOperator(terminal)
-    off = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": TOKEN, "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": "http://127.0.0.1:9/bot"}
-    async with gateway(terminal.home, zygote, **off):
+    more = {
+        "PARLOUR_CHANNELS__TELEGRAM__TOKEN": TOKEN,
+        "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": "http://127.0.0.1:9/bot",
+        "PARLOUR_CHANNELS__API__ENABLED": "true",
+    }
+    async with gateway(terminal.home, zygote, **more):
         status = (await operator.lines("status"))[0]
         assert status["gateway"] == "running"
         await _say_and_search(operator)
@@ -206,6 +210,11 @@ async def _decide_about_people(operator: CommandLineOperator, folder: Path) -> N
     assert (await operator.lines("web", "login", "--as", "ann"))[0]
     await operator.type("web", "logins")
     await operator.refused("web", "logout", "nobody")
+    (key,) = await operator.lines("web", "key", "--as", "eve")
+    assert [(line["id"], line["who"]) for line in await operator.lines("web", "keys")] == [(key["id"], "eve")]
+    assert key["key"] not in json.dumps(await operator.lines("web", "revoke", key["id"]))
+    assert await operator.lines("web", "keys") == []
+    assert await operator.lines("promises") == []
     await operator.type("people", "export", "web:owner", str(folder / "owner.zip"))
     assert "nothing is stored about web:nobody" in await operator.refused("people", "forget", "web:nobody", "--yes")
     assert await operator.lines("people", "audit", "web:nobody") == []
