@@ -130,6 +130,7 @@ QUESTION_WORDS: Mapping[str, str] = {
     QuestionReason.ACTS: "it changes something outside the chat",
     QuestionReason.TAINTED: "text from other sources was in the conversation",
     QuestionReason.OTHERS: "other members' messages were in the conversation",
+    QuestionReason.SEEN: "all members of the chat would see what it finds with the person's login",
 }
 
 

@@ -37,6 +37,7 @@ CALLS = (
     ("reminders", "{}"),
     ("reminder_change", '{"id": "r0000000", "cancel": true}'),
     ("compute", '{"code": "sum(range(100))"}'),
+    ("task", json.dumps({"goal": "fox " * 900})),
 )
 
 
@@ -111,7 +112,8 @@ async def _longest_steps(home: Path, script: list[tuple[str, str]]) -> dict[str,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Toolbox, "run", watched)
         model = HeldScriptModel(*(calls(each) for each in script), "done")
-        async with gateway(home=home, model=model, tools=[long_page]) as parlour:
+        tasks = {"PARLOUR_TOOLS__TASKS__ENABLED": "true"}
+        async with gateway(home=home, model=model, tools=[long_page], environment=tasks) as parlour:
             await parlour.channel.ask("c", "please")
             assert len(results(model.asked[-1])) >= len(script)
             await parlour.idle()

@@ -244,12 +244,14 @@ async def test_the_tools_are_what_the_settings_say(tmp_path: Path) -> None:
 async def test_what_the_tools_take_of_every_prompt() -> None:
     """All that we install, with a search engine: at most 1,800 tokens by our own estimate."""
     environment = {"PARLOUR_TOOLS__WEB__SEARCH": "brave", "PARLOUR_TOOLS__WEB__SEARCH_KEY": "k"}
+    environment |= {"PARLOUR_TOOLS__TASKS__ENABLED": "true"}
     model = HeldScriptModel("hello")
     async with gateway(model=model, environment=environment) as parlour:
         await parlour.channel.ask("c", "hi")
     tools = {each["function"]["name"]: each for each in model.asked[-1].tools}
     assert tools.keys() >= {each.name for each in load_entry_points(TOOL_ENTRY_POINTS)} | {"web_fetch", "web_search"}
-    assert len(tools) >= 17
+    assert len(tools) >= 18
+    assert 80 < estimate_messages([tools.pop("task")]) <= 120  # off until the operator turns it on
     assert 1_500 < estimate_messages(tools.values()) <= 1_800
 
 
