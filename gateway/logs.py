@@ -54,6 +54,7 @@ _FLOODS = {
 _WAITS_FOR_STORE = (
     *("conversation_not_noted", "heartbeat_failed", "learned_not_stored", "marks_wait", "not_settled", "not_taken"),
     *("not_told", "saved_later", "still_down", "store_down", "wait_for_store", "waits_for_store", "background_failed"),
+    "callback_failed",
     *(
         "behind",
         "catch_up_failed",

@@ -66,7 +66,8 @@ def test_each_reason_is_named(terminal: CommandTerminal, monkeypatch: pytest.Mon
     assert off["web_fetch"] == "PARLOUR_TOOLS__WEB__FETCH is false"
     assert "set tools.web.search_key" in off["web_search"]
     assert off["compute"].startswith("its package pydantic-monty is not installed: run `make install`")
-    assert len(off) == 10
+    assert off["task"] == "PARLOUR_TOOLS__TASKS__ENABLED is false"
+    assert len(off) == 11
     monkeypatch.setenv("PARLOUR_TOOLS__CODE__COMPUTE", "false")
     off = {each["tool"]: each["reason"] for each in terminal.lines("tools") if each.get("state") == "off"}
     assert off["compute"] == "PARLOUR_TOOLS__CODE__COMPUTE is false"

@@ -45,7 +45,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a blank description": (_front("name: invoices", "description: ' '"), "description is missing"),
     "a list as description": (_front("name: invoices", "description: [a, b]"), "description is missing"),
     "a long description": (_front("name: invoices", f"description: {'x' * 1_025}"), "has 1025 characters"),
-    "another name": (_front("name: orders", "description: x"), "another name than its folder, invoices"),
+    "another name": (_front("name: orders", "description: x"), "another name than its folder"),
     "no name": (_front("description: x"), "another name than its folder"),
     "two names": (_front("name: orders", "name: invoices", "description: x"), "has name twice"),
     "a number": (_front("name: 42", "description: x"), "another name"),
@@ -126,8 +126,8 @@ FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a folder that is a link out": (_folder_link_out, "leads out"),
     "a pipe": (_pipe, "no such file"),
     "a link to itself": (_circle, "cannot be read"),
-    "capitals": (_capitals, "folder's name"),
-    "a path as a name": (_path_as_name, "folder's name"),
+    "capitals": (_capitals, "name of its folder"),
+    "a path as a name": (_path_as_name, "name of its folder"),
 }
 
 
