@@ -264,7 +264,7 @@ async def test_a_lifetime_is_a_number_or_unknown(lifetime: Any, expected: int | 
 async def test_a_server_without_metadata_is_not_signed_in_to() -> None:
     """It is not asked for a token either."""
     async with hostile_server() as server:
-        with pytest.raises(OAuthFailed, match="no metadata about signing in"):
+        with pytest.raises(OAuthFailed, match="no metadata for signing in"):
             await OAuthClient(proxy="").read_metadata(ServerAddress(name="h", url=server.url, is_private=True))
 
 
