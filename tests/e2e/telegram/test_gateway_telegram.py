@@ -56,7 +56,8 @@ async def test_a_warm_text_costs_seven_store_calls_in_four_transactions(server: 
         await server.until(lambda: len(server.posts) == 4 and len(server.reactions) == 8)
         await calls.wait("SqlTurnRecords.mark_written")
         count, transactions = Counter(calls.operations), list(calls.transactions)
-    assert count.pop("SqlTurnRecords.unwritten") <= 2  # one more if the file of the turn before is late
+    looks = count.pop("SqlTurnRecords.unwritten")
+    assert looks <= 2  # one more, in a transaction of its own, if the file of the turn before is late
     assert count == {
         "SqlJournal.accept": 1,
         "SqlJournal.claim": 1,
@@ -65,7 +66,7 @@ async def test_a_warm_text_costs_seven_store_calls_in_four_transactions(server: 
         "SqlOutbox.mark_sent": 1,
         "SqlTurnRecords.mark_written": 1,
     }
-    assert len(transactions) <= 4  # the file's mark goes with the next one that is needed anyway
+    assert len(transactions) <= 3 + looks  # the file's mark goes with the next one that is needed anyway
 
 
 async def test_an_answer_is_drafted_and_then_rings(server: TelegramServer) -> None:
