@@ -117,7 +117,7 @@ class OAuthClient:
             if found is not None:
                 resource = found.get("resource")
                 if not isinstance(resource, str) or not _covers(resource, server.url):
-                    raise OAuthFailed("the server's metadata are about another address than its own")
+                    raise OAuthFailed("the server's metadata describes another address than its own")
                 return found
         return {}
 
@@ -134,7 +134,7 @@ class OAuthClient:
             if found is not None:
                 # RFC 8414, 3.3; the slash at the end is an addition of libraries.
                 if str(found.get("issuer")).rstrip("/") != issuer.rstrip("/"):
-                    raise OAuthFailed("the metadata of the authorization server are about another one")
+                    raise OAuthFailed("the metadata of the authorization server describes another one")
                 return found
         raise OAuthFailed("the server publishes no metadata for signing in, so nobody can sign in there")
 
@@ -162,7 +162,7 @@ class OAuthClient:
         fields, headers = _authenticate(config, secret, {"token": token})
         status, _ = await self._post(config, config.revoke, fields, headers)
         if status != 200:
-            raise OAuthFailed("the authorization server has not taken the token back")
+            raise OAuthFailed("the authorization server did not revoke the token")
 
     async def _ask_tokens(self, config: LoginConfig, secret: str, fields: Mapping[str, str]) -> GrantedTokens:
         fields, headers = _authenticate(config, secret, {**fields, "resource": config.resource})
@@ -199,7 +199,7 @@ class OAuthClient:
         if isinstance(value, dict):
             return found.status, value
         if found.status == 200:
-            raise OAuthFailed(f"{urlsplit(address).hostname} does not answer as an authorization server does")
+            raise OAuthFailed(f"{urlsplit(address).hostname} did not answer as an authorization server")
         return found.status, {}
 
 
@@ -248,7 +248,7 @@ def _metadata(
         if value is None and name == "revocation_endpoint":
             value = ""
         elif not isinstance(value, str):
-            raise OAuthFailed(f"the metadata of the authorization server have no {name}")
+            raise OAuthFailed(f"the metadata of the authorization server has no {name}")
         else:
             own = is_private and _origin(value) == _origin(str(issuer["issuer"]))
             _check_address(value, f"its {name}", is_private=own)

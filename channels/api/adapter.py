@@ -91,9 +91,8 @@ class AnswerSubscription:
         if self.message_id == frame["answers"]:
             self.turn = frame["turn"]
         if frame["turn"] != self.turn:
-            if (
-                frame["last"] and frame["kind"] != OutboundKind.PREVIEW
-            ):  # our message may have been merged into that turn
+            # Our message may have been merged into that turn.
+            if frame["last"] and frame["kind"] != OutboundKind.PREVIEW:
                 self.has_other = True
                 self.news.set()
             return
@@ -339,8 +338,8 @@ class ApiChannel:
             return True
         return (key, line.message_id) not in self._served and utc_now() - line.at < _RESENT_WITHIN
 
-    def note_served(self, accepted: AcceptedRequest) -> None:
-        """Note that a client has the whole answer: the same request asks for another one from now on."""
+    def record_served(self, accepted: AcceptedRequest) -> None:
+        """Record that a client has the whole answer: from now on the same request asks for another one."""
         self._served[accepted.subscription.key, accepted.subscription.message_id] = None
 
     async def _upload(self, key: ApiKey, images: Sequence[RequestImage]) -> tuple[Attachment, ...]:
@@ -477,7 +476,7 @@ class ApiChannel:
         return found
 
     async def _lines_of(self, key: SessionKey, message_id: str) -> Sequence[DisplayedMessage]:
-        """Return the page of the history with a message, the newest first if it is on none."""
+        """Return the lines of the page of the history that has a message; none if it is too old or unknown."""
         before = ""
         for _ in range(_MOST_PAGES):
             page = await self._context.sessions.displayed_page(key, before, turns=_TURNS)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from hmac import compare_digest
 from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
@@ -74,7 +73,7 @@ class ApiKeys:
     async def create(self, who: str) -> tuple[str, ApiKey]:
         """Return a new key of *who* and what is stored of it. Raises UserError if there are too many keys."""
         if len(self.all()) >= MOST_KEYS:
-            raise UserError(f"there are {MOST_KEYS} keys already; revoke some with `parlour web key revoke ID`")
+            raise UserError(f"there are {MOST_KEYS} keys already; revoke some with `parlour web revoke ID`")
         secret = f"{PREFIX}{secrets.token_urlsafe(32)}"
         key = ApiKey(_digest(secret), who, self._now())
         await self._state.save(_NOTE + key.digest, json.dumps([who, key.created_at.isoformat()]))
@@ -89,11 +88,9 @@ class ApiKeys:
             # It may be a moment old, and from another gateway: reading brings the notes in memory up to date.
             with suppress(StoreUnavailable):
                 await self._state.load(_NOTE + digest)
+        # Looked up by digest, so the time this takes says nothing about the keys that are stored.
         value = self._state.cached().get(_NOTE + digest)
-        if value is None:
-            return None
-        key = _decode(digest, value)
-        return key if compare_digest(key.digest, digest) else None
+        return None if value is None else _decode(digest, value)
 
     def counts(self, key: ApiKey) -> bool:
         """Return True unless *key* was revoked, here or at another gateway."""
@@ -112,7 +109,7 @@ class ApiKeys:
             await self._state.save(_NOTE + each.digest, None)
         return gone
 
-    def note_wrong(self, address: str) -> float:
+    def count_wrong(self, address: str) -> float:
         """Count a wrong key from *address*; return the seconds until its network may try again, 0 if at once."""
         network = network_of(address)
         bucket = self._wrong.get(network)

@@ -155,7 +155,7 @@ def read_message(body: Mapping[str, Any]) -> ApiRequest:
     unknown = sorted(body.keys() - {"text", "chat"})
     if unknown:
         name = sanitize(unknown[0])[:80]
-        raise ApiError(f"unknown field {name!r}; a message has `text` and, if it likes, `chat`", param=name)
+        raise ApiError(f"unknown field {name!r}; a message has `text` and optionally `chat`", param=name)
     text = body.get("text")
     if not isinstance(text, str):
         raise ApiError("text must be a string", param="text")

@@ -170,9 +170,8 @@ def _text_part(text: str) -> dict[str, Any]:
 class ResponseEvents:
     """The events of one streamed response."""
 
-    def __init__(self, ident: str, at: datetime, *, wants_usage: bool = True) -> None:
+    def __init__(self, ident: str, at: datetime) -> None:
         self._ident, self._at = ident, at
-        self._wants_usage = wants_usage
         self._number = 0
         self._text = ""
         self._place = {"item_id": f"msg_{ident}", "output_index": 0, "content_index": 0}

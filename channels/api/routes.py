@@ -124,7 +124,7 @@ class _KeyedEndpoint:
         except Exception:  # the channel boundary: a bug is told in the protocol's form
             log.exception("api.request_failed", channel=channel.name, path=request.url.path)
             return _refuse(
-                ApiError("this is a fault of the gateway; its log has more", status=500, code="internal_error")
+                ApiError("internal error of the gateway; its log has the details", status=500, code="internal_error")
             )
 
 
@@ -144,7 +144,7 @@ async def _key_of(channel: ApiChannel, request: Request) -> ApiKey:
         return key
     address = str(getattr(request.state, "address", ""))
     log.info("api.key_refused", channel=channel.name, address=address)
-    if delay := channel.keys.note_wrong(address):
+    if delay := channel.keys.count_wrong(address):
         line = "too many wrong keys came from this address; correct the key and try again later"
         raise busy(line, seconds=int(delay) + 1)
     what = "this key is wrong or was revoked" if secret else "there is no key: send `Authorization: Bearer KEY`"
@@ -245,8 +245,9 @@ class _Exchange:
 
     def events(self, ident: str) -> CompletionChunks | ResponseEvents:
         """Return the writer of a stream."""
-        write = CompletionChunks if self.kind == "chatcmpl" else ResponseEvents
-        return write(ident, self.began, wants_usage=self.asked.wants_usage)
+        if self.kind == "chatcmpl":
+            return CompletionChunks(ident, self.began, wants_usage=self.asked.wants_usage)
+        return ResponseEvents(ident, self.began)
 
     @asynccontextmanager
     async def accepted(self) -> AsyncIterator[AcceptedRequest]:
@@ -284,7 +285,7 @@ async def _answer(exchange: _Exchange) -> Response:
         _require_valid(channel, exchange.key)
         usage = await channel.usage(answer.turn, accepted.since)
         if not await exchange.request.is_disconnected():
-            channel.note_served(accepted)
+            channel.record_served(accepted)
     return exchange.encode(ident, answer.text, usage)
 
 
@@ -366,7 +367,7 @@ async def _stream(exchange: _Exchange, accepted: AcceptedRequest) -> AsyncGenera
     for piece in ending:
         yield piece
     if answer.is_over:
-        channel.note_served(accepted)
+        channel.record_served(accepted)
 
 
 async def _answer_stateless(exchange: _Exchange) -> Response:
