@@ -18,7 +18,7 @@ _MOST_BUTTONS = 5
 
 @command("tasks", control_words=("stop",))
 async def tasks(context: CommandContext) -> CommandReply:
-    """List the tasks of the chat, or stop one by its id or number in the list."""
+    """List the tasks of the chat, or stop one by its id: places in the list shift while tasks end and begin."""
     word, _, rest = context.args.partition(" ")
     found = await context.turn.bind_tasks(context.services.tasks, lambda: context.now).read_all()
     open_ = [each for each in found if not each.state.is_over]
@@ -41,8 +41,7 @@ def _line(context: CommandContext, task: Task) -> str:
 
 def _stop(context: CommandContext, open_: list[Task], name: str) -> CommandReply:
     access = context.turn.bind_tasks(context.services.tasks, lambda: context.now)
-    place = int(name) - 1 if name.isdecimal() and len(name) < 4 else -1
-    task = open_[place] if 0 <= place < len(open_) else next((each for each in open_ if each.id == name), None)
+    task = next((each for each in open_ if each.id == name), None)
     if task is None:
         # It has ended: its button has no use left either.
         is_press = context.message.kind is InboundKind.BUTTON

@@ -357,8 +357,11 @@ async def test_the_budget_is_reserved_from_the_persons_caps() -> None:
         await ann.ended()
 
 
-async def test_stop_by_button_and_by_number() -> None:
-    """A stopped task says nothing more and asks no more; others may not stop it; a late press says so."""
+async def test_stop_by_button_and_by_id() -> None:
+    """A stopped task says nothing more and asks no more; others may not stop it; a late press says so.
+
+    A place in the list is no id: the list may be another one by the time it is typed.
+    """
     async with talk(policy=MEMBERS) as ann:
         ann.model.gate.clear()
         group: dict[str, Any] = {"group": True, "is_addressed": True}
@@ -368,15 +371,17 @@ async def test_stop_by_button_and_by_number() -> None:
         listed = await ann.inside.channel.ask("g", "/tasks", sender="bob", **group)
         assert GOAL in listed
         assert f"/tasks stop {task.id}" in listed
-        assert "Only the person" in await ann.inside.channel.ask("g", "/tasks stop 1", sender="bob", **group)
-        assert "is stopped" in await ann.inside.channel.ask("g", "/tasks stop 1", sender="ann", **group)
+        stop = f"/tasks stop {task.id}"
+        assert "No running task" in await ann.inside.channel.ask("g", "/tasks stop 1", sender="ann", **group)
+        assert "Only the person" in await ann.inside.channel.ask("g", stop, sender="bob", **group)
+        assert "is stopped" in await ann.inside.channel.ask("g", stop, sender="ann", **group)
         await ann.settle()
         (task,) = await ann.tasks()
         assert (task.state, task.is_delivered, task.steps) == (TaskState.STOPPED, True, ())
         ann.model.gate.set()
         await ann.settle()
         assert not any("is done" in text for text in ann.texts("g"))
-        await ann.inside.channel.say("g", f"/tasks stop {task.id}", kind=InboundKind.BUTTON, sender="ann", **group)
+        await ann.inside.channel.say("g", stop, kind=InboundKind.BUTTON, sender="ann", **group)
         await ann.inside.idle()
         assert "already ended" in ann.texts("g")[-1]
 
