@@ -300,7 +300,7 @@ class ApiChannel:
         message = replace(message, attachments=await self._upload(key, request.images))
         result = await self._context.intake.receive(message)
         line = await self.find_line(subscription.key, message_id) if result.is_repeated else None
-        if idempotency_key is not None:
+        if idempotency_key is not None and result.is_repeated:
             _check_same(line, message)
         elif result.is_repeated and line is None:  # of a conversation that was forgotten since
             message = replace(message, message_id=f"{message_id}.{secrets.token_hex(4)}")
@@ -557,8 +557,15 @@ def render_stored(line: DisplayedMessage) -> str:
 
 
 def _check_same(line: DisplayedMessage | None, message: InboundMessage) -> None:
-    """Raise ApiError if the stored *line* is another message than *message*, which has its id."""
-    if line is not None and line.typed != message.text:
+    """Raise ApiError if the stored *line* of the same id is gone, or is another message than *message*."""
+    if line is None:
+        raise ApiError(
+            "the message of this Idempotency-Key was forgotten or is too old; use a new key to send it again",
+            status=410,
+            code="message_gone",
+            param="Idempotency-Key",
+        )
+    if line.typed != message.text:
         raise ApiError(
             "this Idempotency-Key was used for another message; use a new one for each message",
             status=409,

@@ -80,6 +80,19 @@ async def test_an_idempotency_key_with_other_words(api: Api, first: str, second:
     assert again.choices[0].message.content == (await waiting).choices[0].message.content
 
 
+async def test_an_idempotency_key_of_a_message_that_was_forgotten(api: Api) -> None:
+    """Is refused: there is no answer to give, and an empty one would pass for it."""
+    create = api.client().chat.completions.create
+    asked: Any = {"model": "parlour", "messages": [HELLO], "extra_headers": {"Idempotency-Key": "one"}}
+    await create(**asked)
+    for text in ("/forget everything", "/forget everything yes"):
+        await create(model="parlour", messages=[{"role": "user", "content": text}])
+    with pytest.raises(openai.APIStatusError, match="use a new key") as refused:
+        await create(**asked)
+    assert refused.value.status_code == 410
+    assert len(api.model.asked) == 1
+
+
 async def test_an_idempotency_key_of_an_image(api: Api) -> None:
     """A message without words is the same message when it is sent again."""
     create = api.client().chat.completions.create
