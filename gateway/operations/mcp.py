@@ -167,7 +167,8 @@ class McpOperations(OperationGroup):
             lambda line: (
                 f"{line['server']}: nobody signs in any more"
                 if not line["issuer"]
-                else f"{line['server']}: people sign in at {line['issuer']}, with `/login {line['server']}` in a chat"
+                else f"{line['server']}: people sign in at {line['issuer']}, with `/login {line['server']}` in a chat;"
+                f" they allow: {' '.join(line['scopes']) or 'what it gives without being asked for scopes'}"
             )
         ),
     )

@@ -93,12 +93,12 @@ async def test_metadata_are_read_without_a_refusal() -> None:
 @pytest.mark.parametrize(
     ("where", "change", "expected"),
     [
-        ("resource", {"resource": "https://other.example/mcp"}, "about another address"),
-        ("resource", {"resource": 7}, "about another address"),
+        ("resource", {"resource": "https://other.example/mcp"}, "describes another address"),
+        ("resource", {"resource": 7}, "describes another address"),
         ("resource", {"authorization_servers": ["http://127.0.0.1:1/"]}, "not at an https address"),
         ("resource", {"authorization_servers": ["http://["]}, "no web address"),
         ("resource", {"authorization_servers": ["https://user:x@example.com"]}, "user name"),
-        ("issuer", {"issuer": "https://other.example"}, "about another one"),
+        ("issuer", {"issuer": "https://other.example"}, "describes another one"),
         ("issuer", {"code_challenge_methods_supported": ["plain"]}, "PKCE"),
         ("issuer", {"token_endpoint": None}, "no token_endpoint"),
         ("issuer", {"token_endpoint": "http://169.254.169.254/token"}, "not at an https address"),
@@ -185,7 +185,7 @@ async def test_huge_answers_are_cut_off() -> None:
             return web.Response(body=b"[" * 60_000)
 
         server.issuer = deep
-        with pytest.raises(OAuthFailed, match="does not answer as"):
+        with pytest.raises(OAuthFailed, match="did not answer as"):
             await OAuthClient(proxy="").read_metadata(server.server)
 
 
