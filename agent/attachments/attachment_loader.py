@@ -17,9 +17,9 @@ from cachetools import LRUCache
 
 from agent.attachments.document_reader import ExtractedText, SandboxedReader, detect_kind
 from agent.attachments.transcription import LitellmTranscriber, UsageAttribution
+from agent.base.file_facts import PICTURE, UNTRUSTED, Fact, clean, fact_of
 from agent.base.locks import KeyLocks, task_group
 from agent.base.scopes import rebase_reference
-from agent.base.transcript_lines import PICTURE, UNTRUSTED, Fact, clean, fact_of
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from agent.base.transcript_lines import clean, extension
+from agent.base.file_facts import clean, extension
 from gateway.errors import FileUnavailable
 
 _PICTURE_ENDINGS = frozenset({"jpg", "jpeg", "png", "webp", "gif", "bmp"})

@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from agent.base.transcript_lines import clean, extension
+from agent.base.file_facts import clean, extension
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.litellm_model import address_for, key_for, load_litellm, require_litellm
 from agent.llm.model_client import CallRecord, UsageRecorder

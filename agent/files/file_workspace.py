@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.base.transcript_lines import Fact, decode, facts_in, format_size, safe_name
+from agent.base.file_facts import Fact, facts_in, format_size, safe_name
+from agent.base.transcript_lines import decode
 from gateway.errors import ToolFailed
 from gateway.events import short_id
 from gateway.ports.journal import Line

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import regex
 
+from agent.base.file_facts import attachment_of, extension, format_size, safe_name
 from agent.base.scopes import rebase_reference
-from agent.base.transcript_lines import attachment_of, extension, format_size, safe_name
 from agent.files.file_workspace import RECEIVED, FileTooLarge, InvalidFileName, ReceivedFiles, ScopeWorkspaces
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, SessionKey

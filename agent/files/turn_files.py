@@ -15,8 +15,8 @@ import structlog
 from cachetools import LRUCache
 
 from agent.attachments.document_reader import ExtractedText, SandboxedReader, detect_kind
+from agent.base.file_facts import Fact, format_size
 from agent.base.scopes import rebase_reference
-from agent.base.transcript_lines import Fact, format_size
 from agent.files.file_workspace import (
     RECEIVED,
     FileChange,

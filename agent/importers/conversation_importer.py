@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent.base import transcript_lines as build
 from agent.base.disk import Disk, save_corrupt
+from agent.base.file_facts import TAINTED, UNTRUSTED
 from agent.base.scopes import scope_folder, transcript_path
-from agent.base.transcript_lines import TAINTED, UNTRUSTED, encode, parse_time
+from agent.base.transcript_lines import encode, parse_time
 from agent.importers.import_data import (
     ImportedSession,
     ImportLedger,

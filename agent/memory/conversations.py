@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from agent.base.disk import Disk
+from agent.base.file_facts import blobs_in, facts_in
 from agent.base.scopes import transcript_path
-from agent.base.transcript_lines import blobs_in, decode, decode_lines, facts_in, format_time, parse_time
+from agent.base.transcript_lines import decode, decode_lines, format_time, parse_time
 from agent.llm.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider
 from agent.memory.erasure.scope_files import DIGEST, scrub_job
 from agent.memory.erasure.word_match import ErasurePattern, blank_value

@@ -26,8 +26,9 @@ import structlog
 
 from agent.base import transcript_lines as build
 from agent.base.disk import FILE_MODE, Disk
+from agent.base.file_facts import blobs_in, facts_in, safe_name
 from agent.base.scopes import scope_folder
-from agent.base.transcript_lines import blobs_in, decode, encode, facts_in, kind_of, safe_name
+from agent.base.transcript_lines import decode, encode, kind_of
 from agent.files.file_workspace import exported_name
 from agent.memory.editing.staged_changes import StagedChangeStore
 from agent.memory.history.history_files import NOTE_NAME, printed_files

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from agent.base.transcript_lines import fence_text, format_size
+from agent.base.file_facts import fence_text, format_size
 from agent.files.file_workspace import FileChange
 from agent.files.outgoing_files import can_load, is_medium
 from agent.files.turn_files import FileEntry, WriteMode

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 
 from agent.attachments.attachment_loader import ImageInliner
+from agent.base.file_facts import format_size
 from agent.base.locks import task_group
-from agent.base.transcript_lines import format_size
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ReplyEnding, TokenUsage, ToolCall

@@ -20,9 +20,10 @@ import structlog
 
 from agent.attachments.attachment_loader import AttachmentLoader
 from agent.base import transcript_lines as build
+from agent.base.file_facts import UNTRUSTED, Fact, clean, fact_of, facts_in
 from agent.base.locks import task_group
 from agent.base.one_line import clean_name, one_line
-from agent.base.transcript_lines import UNTRUSTED, Fact, clean, fact_of, facts_in, indent_lines, is_replaced
+from agent.base.transcript_lines import indent_lines, is_replaced
 from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import MemoryView, ScopeMemory, opening, system_prompt

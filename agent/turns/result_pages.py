@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from agent.base.transcript_lines import UNTRUSTED
+from agent.base.file_facts import UNTRUSTED
 from agent.tools.tool import LONGEST_RESULT
 from agent.turns.turn_draft import StagedEffects
 from gateway.errors import ToolFailed

@@ -22,8 +22,9 @@ from cachetools import LRUCache
 from markdown_it.common.normalize_url import normalizeLinkText
 
 from agent.attachments.transcription import UsageAttribution
+from agent.base.file_facts import UNTRUSTED, facts_in
 from agent.base.locks import task_group
-from agent.base.transcript_lines import UNTRUSTED, estimate_message, estimate_messages, facts_in
+from agent.base.token_estimate import estimate_message, estimate_messages
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.compaction import PromptLimit

@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from agent.base import transcript_lines as build
-from agent.base.transcript_lines import UNTRUSTED, attachment_of, estimate_messages, fact_of
+from agent.base.file_facts import UNTRUSTED, attachment_of, fact_of
+from agent.base.token_estimate import estimate_messages
 from agent.llm.chat_model import ChatReply, ToolCall
 from agent.memory.erasure.word_eraser import ASK_ERASURE
 from agent.memory.jobs.chat_edits import remember_job

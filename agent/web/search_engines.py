@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from urllib.parse import urlencode
 
 from agent.attachments.page_reader import clean_link
-from agent.base.transcript_lines import clean, decode
+from agent.base.file_facts import clean
+from agent.base.transcript_lines import decode
 from gateway.errors import SettingsError, ToolFailed
 from gateway.installation import HOW_TO_INSTALL, load_entry_points
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from cachetools import TTLCache
 
 from agent.attachments.document_reader import SandboxedReader, detect_kind
-from agent.base.transcript_lines import format_size
+from agent.base.file_facts import format_size
 from gateway.errors import FileUnavailable, ToolFailed
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from agent.base.transcript_lines import UNTRUSTED, decode, fence_text
+from agent.base.file_facts import UNTRUSTED, fence_text
+from agent.base.transcript_lines import decode
 from agent.tools.tool import (
     AskRule,
     CallFacts,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from agent.base import transcript_lines as build
-from agent.base.transcript_lines import UNTRUSTED
+from agent.base.file_facts import UNTRUSTED
 from agent.commands.command import CommandContext, CommandReply, ParsedCommand, actor_of
 from agent.memory.jobs.approval_questions import question, short
 from agent.reminders.reminder import (

@@ -18,8 +18,8 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.base import transcript_lines as build
+from agent.base.file_facts import UNTRUSTED
 from agent.base.one_line import clean_name
-from agent.base.transcript_lines import UNTRUSTED
 from agent.llm.chat_model import ToolCall
 from agent.memory.jobs.approval_questions import short
 from agent.memory.jobs.job_runner import RetryJobLater

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agent.base import transcript_lines as build
-from agent.base.transcript_lines import fact_of
+from agent.base.file_facts import fact_of
 from agent.commands.settings import model_gone_line
 from agent.llm.chat_model import ReplyEnding
 from agent.memory.jobs.approval_questions import question_scope, short

@@ -15,7 +15,8 @@ from agent.memory.account_links.account_linker import LINK_JOBS
 from agent.memory.conversations import DELETION_OF_CONVERSATION_JOBS
 from agent.memory.erasure.erase_service import ASK_ERASURE_JOBS, FORGET_JOBS
 from agent.memory.erasure.message_deletions import DELETION_JOBS, UNINDEX_JOBS
-from agent.memory.erasure.scope_eraser import RETENTION_JOBS, SCOPE_ERASURE_JOBS
+from agent.memory.erasure.retention import RETENTION_JOBS
+from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS
 from agent.memory.erasure.word_eraser import CommitFilter
 from agent.memory.jobs.chat_edits import EDIT_JOBS, REMEMBER_JOBS
 from agent.memory.jobs.job_runner import by_name

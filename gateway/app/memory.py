@@ -28,7 +28,8 @@ from agent.memory.erasure.message_deletions import (
     DerivedDataFinder,
     MessageDeletionJobs,
 )
-from agent.memory.erasure.scope_eraser import RETENTION_JOBS, SCOPE_ERASURE_JOBS, RetentionJob, ScopeEraser
+from agent.memory.erasure.retention import RETENTION_JOBS, RetentionJob
+from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS, ScopeEraser
 from agent.memory.erasure.scope_files import ErasureStorage
 from agent.memory.erasure.word_eraser import WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions

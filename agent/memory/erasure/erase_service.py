@@ -16,7 +16,8 @@ import structlog
 from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import format_time, parse_time
 from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore, StagedErasure
-from agent.memory.erasure.scope_eraser import PEOPLE, RetentionJob, ScopeEraser
+from agent.memory.erasure.retention import RetentionJob
+from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
 from agent.memory.erasure.scope_files import (
     SCRUB,
     ErasureStorage,

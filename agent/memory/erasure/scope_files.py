@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.base.disk import Disk, is_half_made
+from agent.base.file_facts import blobs_in, facts_in
 from agent.base.scopes import find_scopes, scope_folder
-from agent.base.transcript_lines import blobs_in, decode, encode, facts_in
+from agent.base.transcript_lines import decode, encode
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
 from agent.memory.history.history_files import LOCK, blank_raw, is_history_file
 from agent.memory.storage.scope_documents import ScopeDocuments

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from agent.base.transcript_lines import ASIDE, FORGOTTEN, decode, encode, kind_of, without_arguments
+from agent.base.file_facts import ASIDE
+from agent.base.transcript_lines import FORGOTTEN, decode, encode, kind_of, without_arguments
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
 from agent.memory.erasure.phrase_matcher import PhraseMatcher, contains_text, extract_texts, packed_parts

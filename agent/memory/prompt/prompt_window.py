@@ -8,15 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from agent.base.file_facts import ASIDE, facts_for_replay, facts_in
+from agent.base.token_estimate import estimate_messages, estimate_text
 from agent.base.transcript_lines import (
-    ASIDE,
     FORGOTTEN,
     consolidated_index,
     deleted_ids,
-    estimate_messages,
-    estimate_text,
-    facts_for_replay,
-    facts_in,
     from_user,
     is_replaced,
     kind_of,

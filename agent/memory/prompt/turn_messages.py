@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent.base.transcript_lines import Fact, fact_line, facts_in, kind_of, pictures_in, to_messages
+from agent.base.file_facts import Fact, fact_line, facts_in, pictures_in
+from agent.base.transcript_lines import kind_of, to_messages
 from agent.llm.request_messages import NOTED
 from gateway.ports.journal import Line
 

@@ -16,7 +16,8 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.base.disk import Disk
-from agent.base.transcript_lines import FORGOTTEN, UNTRUSTED, decode_lines, facts_in, format_time, kind_of, parse_time
+from agent.base.file_facts import UNTRUSTED, facts_in
+from agent.base.transcript_lines import FORGOTTEN, decode_lines, format_time, kind_of, parse_time
 from agent.memory.history.history_files import ARCHIVE_SUFFIX, NOTE_NAME, keys_of_all_lines
 from agent.memory.search.search_unit import (
     ERASURES,

@@ -22,22 +22,19 @@ from zoneinfo import ZoneInfo
 
 from cachetools import LRUCache
 
+from agent.base.file_facts import ASIDE, UNTRUSTED, fact_line, facts_in
+from agent.base.file_facts import TAINTED as TAINTED
+from agent.base.token_estimate import estimate_text
 from agent.base.transcript_lines import (
-    ASIDE,
     FORGOTTEN,
-    UNTRUSTED,
     consolidated_index,
     decode_lines,
     deleted_ids,
     entry_id,
-    estimate_text,
-    fact_line,
-    facts_in,
     indent_lines,
     is_replaced,
     kind_of,
 )
-from agent.base.transcript_lines import TAINTED as TAINTED
 from gateway.events import SessionKey
 from gateway.ports.journal import Line
 from gateway.ports.memory import StoredTurn

@@ -10,22 +10,9 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
+from agent.base.file_facts import TAINTED, UNTRUSTED, Fact, attachment_of, fact_of, facts_for_display, facts_in
 from agent.base.scopes import rebase_reference
-from agent.base.transcript_lines import (
-    FORGOTTEN,
-    TAINTED,
-    UNTRUSTED,
-    Fact,
-    TranscriptBlock,
-    attachment_of,
-    decode_lines,
-    fact_of,
-    facts_for_display,
-    facts_in,
-    format_time,
-    kind_of,
-    parse_time,
-)
+from agent.base.transcript_lines import FORGOTTEN, TranscriptBlock, decode_lines, format_time, kind_of, parse_time
 from gateway.events import AnswerSource, InboundKind, SessionKey, turn_id
 from gateway.ports.channel import DisplayedMessage, DisplayedPage, SessionInfo
 from gateway.ports.journal import InboxRow, Line, PendingDelivery

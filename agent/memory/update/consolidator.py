@@ -23,8 +23,8 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.base.disk import Disk
+from agent.base.file_facts import UNTRUSTED
 from agent.base.scopes import scope_folder
-from agent.base.transcript_lines import UNTRUSTED
 from agent.llm.model_calls import (
     CUT_OFF,
     MOST_CHARACTERS,

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from agent.base.transcript_lines import format_size, indent_lines
+from agent.base.file_facts import format_size
+from agent.base.transcript_lines import indent_lines
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.control import LONGEST_LINE
 from gateway.errors import UserError

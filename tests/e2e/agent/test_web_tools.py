@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from agent.base.transcript_lines import estimate_messages
+from agent.base.token_estimate import estimate_messages
 from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import Tool
 from agent.tools.toolbox import GROUP as TOOL_ENTRY_POINTS

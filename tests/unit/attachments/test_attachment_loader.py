@@ -10,7 +10,8 @@ from hypothesis import strategies as some
 
 from agent.attachments.attachment_loader import MOST_FILES, MOST_PICTURES, AttachmentLoader
 from agent.attachments.transcription import UsageAttribution
-from agent.base.transcript_lines import decode, encode, fact_of, facts_for_display, message, to_messages
+from agent.base.file_facts import fact_of, facts_for_display
+from agent.base.transcript_lines import decode, encode, message, to_messages
 from gateway.channel_reader import ChannelAttachmentFetcher
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, PlatformAccount, SessionKey

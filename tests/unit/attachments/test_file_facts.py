@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from agent.attachments.document_reader import decode_text, detect_kind
-from agent.base.transcript_lines import (
+from agent.base.file_facts import (
     NAME_LENGTH,
     attachment_of,
     blobs_in,
@@ -23,8 +23,8 @@ from agent.base.transcript_lines import (
     format_size,
     pictures_in,
     safe_name,
-    to_messages,
 )
+from agent.base.transcript_lines import to_messages
 from gateway.events import Attachment
 
 BLOB = f"people/ann/{'a' * 64}"

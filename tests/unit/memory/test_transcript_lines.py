@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from agent.base import transcript_lines as build
-from agent.base.transcript_lines import decode, encode, facts_for_replay, from_user, kind_of, replayable, to_messages
+from agent.base.file_facts import facts_for_replay
+from agent.base.transcript_lines import decode, encode, from_user, kind_of, replayable, to_messages
 from agent.memory.prompt.prompt_window import apply_trims
 from agent.memory.prompt.turn_messages import turn_messages
 from gateway.ports.journal import Line
