@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -25,7 +26,6 @@ from functools import partial
 from typing import Any, cast
 
 import httpx2
-import jsonschema
 import parlour  # noqa: F401 -- isolated, Python finds our packages by it
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
@@ -408,6 +408,8 @@ class _ProgressWriter:
 
 def _check_arguments(tool: Tool, arguments: Mapping[str, Any]) -> None:
     """Raise CallFailed for arguments that do not fit the tool's schema, or a schema that cannot be used."""
+    import jsonschema
+
     try:
         validator = jsonschema.Draft202012Validator(tool.input_schema)
         error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
@@ -486,6 +488,10 @@ async def _serve() -> None:
 
 def main() -> None:
     """Do the gateway's jobs until standard input ends."""
+    # Where this package is installed, jsonschema builds a grammar of IRIs with it as it is imported: five seconds of
+    # CPU for a check of formats, which nothing here makes.
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # its import fails, as if it were not there
+    importlib.import_module("jsonschema")  # now, before the kernel refuses the files
     with asyncio.Runner() as runner:
         runner.get_loop()  # its sockets are made before the kernel refuses them
         drop_privileges()
