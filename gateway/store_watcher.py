@@ -167,6 +167,6 @@ class StoreWatcher:
 
 
 def one_line(error: Exception) -> str:
-    """Return the text of *error* as one line of bounded length."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return the text of *error* as one line of bounded length, without the full stop."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return text if len(text) <= _LONGEST_CAUSE else f"{text[: _LONGEST_CAUSE - 1]}…"

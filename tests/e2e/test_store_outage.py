@@ -67,7 +67,8 @@ def away(server: PostgresServer) -> Any:
 TROUBLES: dict[str, tuple[Callable[[PostgresServer], Any], str]] = {
     "hangs": (lambda server: server.hanging(), "has not answered"),
     "locked": (locked, "has not answered"),
-    "away": (away, "cannot be used"),
+    # At first the lost session, a second later the server that no new one reaches.
+    "away": (away, "cannot be used|server closed the connection"),
 }
 
 
@@ -115,7 +116,7 @@ async def test_every_signal_tells_that_the_store_is_the_trouble(
                 began = time.monotonic()
                 code, printed = await process.run_to_its_end(*words)
                 figures["status"] = time.monotonic() - began
-                assert (code, cause in printed) == (0, True), printed
+                assert (code, bool(re.search(cause, printed))) == (0, True), printed
             store = json.loads(printed)["store"]
             assert store["writable"] is False
             began = time.monotonic()
@@ -123,7 +124,7 @@ async def test_every_signal_tells_that_the_store_is_the_trouble(
             figures["doctor"] = time.monotonic() - began
             assert code == 2
             found = [json.loads(line) for line in printed.splitlines()]
-            assert any(line["id"] == "store.writable" and cause in line["text"] for line in found), printed
+            assert any(line["id"] == "store.writable" and re.search(cause, line["text"]) for line in found), printed
             assert figures["doctor"] < 25, figures
             await process.wait_logged("store.unwritable")
         figures["back"] = await until(ask, "/readyz", lambda status, _: status == 200, 15)
@@ -133,7 +134,7 @@ async def test_every_signal_tells_that_the_store_is_the_trouble(
         print(trouble, {name: round(value, 1) for name, value in figures.items()})
     lines = [json.loads(line) for line in process.log if "store.unwritable" in line]
     assert len(lines) == 1  # a line a minute
-    assert cause in lines[0]["cause"]
+    assert re.search(cause, lines[0]["cause"])
 
 
 @pytest.fixture
