@@ -6,17 +6,43 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import gateway.operations  # noqa: F401 - declares them
 from gateway.commands.operation_commands import AsJson, Sure, add_commands, call_operation
 from gateway.errors import UserError
 from gateway.journal_file import OpenChoice, StoreKind
 
+_SECTIONS = {
+    "Run it": ("run", "chat", "open", "send"),
+    "Set it up": ("init", "mcp", "import", "deploy"),
+    "See that all is well": ("status", "doctor", "promises", "usage", "why", "turn", "replay", "tools", "workers"),
+    "People and conversations": ("people", "owner", "web", "sessions", "memory", "search", "mirror", "quarantine"),
+    "Keep the data": ("backup", "restore", "store", "prune", "accept-loss"),
+}
+
+
+class CommandGroup(TyperGroup):
+    """A group whose help has each command's whole first paragraph, and the program's own the commands in sections."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections."""
+        texts = {name: self.commands[name].get_short_help_str(10_000) for name in self.list_commands(ctx)}
+        if ctx.parent is None:
+            for title, names in _SECTIONS.items():
+                with formatter.section(title):
+                    formatter.write_dl([(name, texts.pop(name)) for name in names])
+        if texts:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(texts.items()))
+
+
 app = typer.Typer(
     name="parlour",
+    cls=CommandGroup,
     help="A self-hosted chat bot: one agent, many channels, memory per person.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -34,7 +60,9 @@ _GROUPS = {
     "store": "Where messages, people and usage are stored.",
 }
 groups = {
-    name: typer.Typer(help=text, no_args_is_help=name != "memory", invoke_without_command=name == "memory")
+    name: typer.Typer(
+        cls=CommandGroup, help=text, no_args_is_help=name != "memory", invoke_without_command=name == "memory"
+    )
     for name, text in _GROUPS.items()
 }
 for _name, _group in groups.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import socket
 import stat
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from gateway.cli import app
 from gateway.home import SCHEMA, Home, hold_lock
 from gateway.main import main
 
@@ -193,6 +195,23 @@ def test_light_commands_import_nothing_heavy(arguments: list[str], monkeypatch: 
     command = [sys.executable, "-c", PROBE, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - our own interpreter
     assert done.stdout.splitlines()[-1] == "HEAVY"
+
+
+def test_help_names_every_command_once_with_its_whole_first_paragraph(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program's help has them in sections, a new command in one too; nothing is cut at the terminal's width."""
+    monkeypatch.setattr(sys, "argv", ["parlour", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    printed = capsys.readouterr().out
+    commands = {info.name or info.callback.__name__ for info in app.registered_commands if info.callback is not None}
+    commands |= {info.name for info in app.registered_groups}
+    listed = re.findall(r"^  ([a-z-]+)  ", printed.partition("Run it:")[2], re.MULTILINE)
+    assert sorted(listed) == sorted(commands)
+    assert "Commands:" not in printed
+    assert "..." not in printed.partition("Run it:")[2]
+    assert "when no backup can be restored." in " ".join(printed.split())
 
 
 def test_a_shell_completes_commands_and_their_choices(tmp_path: Path) -> None:
