@@ -30,7 +30,7 @@ COPY deploy/wheel ./deploy/wheel
 COPY deploy/systemd ./deploy/systemd
 COPY deploy/monitoring ./deploy/monitoring
 COPY docker-compose.yml ./
-COPY deploy/compose.mcp.yml deploy/compose.ollama.yml deploy/compose.postgres.yml deploy/compose.scale.yml deploy/compose.secrets.yml ./deploy/
+COPY deploy/compose.https.yml deploy/compose.mcp.yml deploy/compose.ollama.yml deploy/compose.postgres.yml deploy/compose.scale.yml deploy/compose.secrets.yml ./deploy/
 RUN /opt/build/bin/python -m hatchling build -t wheel -d /opt/wheel \
  && python -m pip --python /opt/parlour/bin/python install --quiet --no-compile --no-deps --no-index --prefix /opt/own \
       /opt/wheel/*.whl \

@@ -143,7 +143,7 @@ def filled_in(environment: Mapping[str, str]) -> dict[str, Any]:
 
 COMPOSE_FILES = [
     "docker-compose.yml",
-    *(f"deploy/compose.{name}.yml" for name in ("secrets", "postgres", "ollama", "scale", "mcp")),
+    *(f"deploy/compose.{name}.yml" for name in ("secrets", "postgres", "ollama", "scale", "mcp", "https")),
     "deploy/traefik.yml",
 ]
 
@@ -222,6 +222,24 @@ def test_the_model_server_has_no_port_and_both_sides_have_one_context_window(ser
     environment = {name: re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text) for name, text in gateway["environment"].items()}
     llm = load_settings(environment | {"PARLOUR_HOME": "/nowhere"}).llm
     assert (llm.model, str(llm.api_base), llm.context_window) == ("openai/qwen3:4b", "http://ollama:11434/v1", 16384)
+
+
+def test_the_proxy_is_the_one_that_is_trusted_and_alone_has_the_ports(service: dict[str, Any]) -> None:
+    """deploy/compose.https.yml: Caddy's address is the trusted one, and it has no right but that of its two ports."""
+    found = yaml.safe_load((ROOT / "deploy/compose.https.yml").read_text("utf-8"))
+    gateway, proxy = found["services"]["parlour"], found["services"]["caddy"]
+    assert proxy["networks"]["front"]["ipv4_address"] == gateway["environment"]["PARLOUR_WEB__TRUSTED_PROXIES"]
+    assert set(gateway) == {"environment", "networks"}
+    assert proxy["ports"] == ["80:80", "443:443", "443:443/udp"]
+    assert proxy["cap_add"] == ["NET_BIND_SERVICE"]
+    assert {"env_file", "environment", "secrets", "privileged", "network_mode"}.isdisjoint(proxy)
+    for key in ("read_only", "cap_drop", "security_opt", "restart", "logging"):
+        assert proxy[key] == service[key], key
+    environment = {
+        name: re.sub(r"\$\{DOMAIN:\?.*?\}", "chat.example.org", text) for name, text in gateway["environment"].items()
+    }
+    web = load_settings(environment | {"PARLOUR_HOME": "/nowhere"}).web
+    assert str(web.public_url) == "https://chat.example.org/"
 
 
 def test_a_server_beside_the_gateway_has_nothing_of_it(service: dict[str, Any]) -> None:
