@@ -67,18 +67,13 @@ class StoreWatcher:
         self._meter = meter
         self._now = now
         self._deadline = deadline
-        self._state: StoreState | None = None
+        self.state: StoreState | None = None  # the last measurement
         self._logged_at: datetime | None = None
         self._is_logged = False  # that it cannot be written, and not yet that it can
         self._measuring: asyncio.Task[str] | None = None
         self._began = 0.0  # when that write began, by the loop's time
         self._outage: StoreOutage | None = None  # until now; it may go on
         self.outages: list[StoreOutage] = []  # those that are over and not reported yet
-
-    @property
-    def state(self) -> StoreState | None:
-        """Return the last measurement; None before the first."""
-        return self._state
 
     @property
     def trouble_since(self) -> datetime | None:
@@ -107,7 +102,7 @@ class StoreWatcher:
                 self._measuring = asyncio.create_task(self._write(), name="store measurement")
                 self._began = loop.time()
             # While it hangs, each second has a result.
-            is_overdue = self._state is not None and not self._state.is_writable
+            is_overdue = self.state is not None and not self.state.is_writable
             wait = MEASURE_EVERY if is_overdue else self._deadline
             await asyncio.wait({self._measuring}, timeout=wait.total_seconds())
             if not self._measuring.done():
@@ -132,13 +127,13 @@ class StoreWatcher:
         return ""
 
     def _record(self, cause: str) -> StoreState:
-        now, before = self._now(), self._state
+        now, before = self._now(), self.state
         is_writable = not cause
         changed = before is None or before.is_writable is not is_writable
         since = now if before is None or changed else before.since
         if before is not None and not before.is_writable and self._measuring is not None:
             cause = before.cause  # what was known stays the cause while it merely does not answer any more
-        state = self._state = StoreState(is_writable=is_writable, since=since, cause=cause)
+        state = self.state = StoreState(is_writable=is_writable, since=since, cause=cause)
         self._meter.gauge("store_writable", float(is_writable))
         if not is_writable:
             self._forget_gauges()

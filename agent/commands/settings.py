@@ -91,16 +91,16 @@ _MOST_BUTTONS = 9  # including the default; the text lists every model
 @command("model", is_control=True, words={ANY: CommandNeed(shared=Role.ADMIN)})
 async def model(context: CommandContext) -> CommandReply:
     """Show the model that answers here and the others on offer, or choose one from the next turn on."""
-    selector = context.services.profiles.models
+    profiles = context.services.profiles
     if not context.args:
         return _show(context)
     if context.args.lower() in _DEFAULT_WORDS:
-        await selector.choose(context.key, "")
+        await profiles.choose_model(context.key, "")
         return context.reply("model.back", model=model_label(_active_now(context)))
-    name = selector.models.find(context.args)
+    name = profiles.models.find(context.args)
     if not name:
         return CommandReply(text=_unknown(context))
-    await selector.choose(context.key, name)
+    await profiles.choose_model(context.key, name)
     return context.reply("model.set", model=model_label(_active_now(context)))
 
 
@@ -126,7 +126,7 @@ def _active_now(context: CommandContext) -> ActiveModel:
 
 
 def _show(context: CommandContext) -> CommandReply:
-    active, offered = context.turn.profile.active, context.services.profiles.models.models.offered
+    active, offered = context.turn.profile.active, context.services.profiles.models.offered
     lines = [context.translate(f"model.{active.origin}", model=model_label(active))]
     if active.lost:
         lines.append(model_gone_line(active, context.language))
@@ -150,7 +150,7 @@ def _buttons(context: CommandContext, others: list[str], active: ActiveModel) ->
 
 def _unknown(context: CommandContext) -> str:
     typed = " ".join(context.args.replace("`", "").split())[:_LONGEST]
-    models = context.services.profiles.models.models
+    models = context.services.profiles.models
     if not models.offered:
         return context.translate("model.none_offered")
     if near := models.near(context.args):

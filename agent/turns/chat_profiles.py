@@ -59,7 +59,7 @@ class ChatProfiles:
 
     def __init__(
         self,
-        models: ModelSelector,
+        models: ModelCatalog,
         toolbox: Toolbox,
         people: SqlPreferences,
         overrides: Callable[[SessionKey, str], ChatOverride],
@@ -110,17 +110,37 @@ class ChatProfiles:
 
         A model without tools has none: its prompt must not promise what it cannot do.
         """
-        active = self.models.active_model(key, overrides.model)
+        active = self.active_model(key, overrides.model)
         has_tools = not active.client.lacks(ModelAbility.TOOLS)
         chosen = self._people.preferences(_subject(key)).get(_EFFORT, "")
         return ChatProfile(
             active=active,
-            effort=chosen or overrides.effort or self.models.models.effort(active.name),
+            effort=chosen or overrides.effort or self.models.efforts.get(active.name, ""),
             has_chosen_effort=bool(chosen),
             toolbox=self.toolbox.only(overrides.allow, overrides.deny) if has_tools else self.toolbox.only(()),
             persona=overrides.soul or "",
             memory_window=overrides.memory_window,
         )
+
+    def active_model(self, key: SessionKey, choice: str | None) -> ActiveModel:
+        """Return the model that answers in *key*, where the operator's settings name *choice*; served from memory.
+
+        What was chosen in the chat holds for its threads too, and goes before what was decided.
+        """
+        models, chosen = self.models, self._people.preferences(_subject(key)).get(_CHOSEN, "")
+        client = models.clients.get(chosen) if chosen in models.offered else None
+        if client is not None:
+            return ActiveModel(name=chosen, client=client, origin=ModelChoiceOrigin.CHOSEN)
+        client = models.clients.get(choice or "")
+        if choice and client is not None:
+            return ActiveModel(name=choice, client=client, origin=ModelChoiceOrigin.DECIDED, lost=chosen)
+        return ActiveModel(name=models.name, client=models.usual, origin=ModelChoiceOrigin.USUAL, lost=chosen)
+
+    async def choose_model(self, key: SessionKey, name: str) -> None:
+        """Let *name*, one of those offered, answer in the chat of *key* from its next turn on; "" = as before."""
+        if name and name not in self.models.offered:
+            raise ValueError(f"{name} is not offered")
+        await self._people.prefer(_subject(key), _CHOSEN, name)
 
     async def choose_effort(self, key: SessionKey, effort: str) -> None:
         """Let the model of the chat of *key* think so long from its next turn on; "" = as before."""
@@ -150,32 +170,25 @@ class ModelCatalog:
     ) -> None:
         """Use *usual*, called *name*, where no setting selects another of *models*.
 
-        Users may choose only those in *choosable*. *efforts* are the settings' for models by name.
+        Users may choose only those in *choosable*. *efforts* are the settings' for models by name; "" and none mean
+        the provider's default.
         """
         self.usual = usual
         self.name = name or usual.name
         self.offered = tuple(choosable)
-        self._models = dict(models)
-        self._efforts = dict(efforts or {})
-
-    def effort(self, name: str) -> str:
-        """Return the effort that the settings have for the model called *name*; "" = the provider's default."""
-        return self._efforts.get(name, "")
+        self.clients = dict(models)
+        self.efforts = dict(efforts or {})
 
     def every(self) -> tuple[ModelClient, ...]:
         """Return all of them, once each."""
-        return tuple(dict.fromkeys((self.usual, *self._models.values())))
-
-    def client(self, name: str) -> ModelClient | None:
-        """Return the model called *name*, or None if it does not exist."""
-        return self._models.get(name)
+        return tuple(dict.fromkeys((self.usual, *self.clients.values())))
 
     def find(self, text: str) -> str:
         """Return the offered name that matches *text*, by name or model in any case; "" if none does."""
         lower = text.strip().lower()
         if lower in (found := {name.lower(): name for name in self.offered}):
             return found[lower]
-        same = [name for name in self.offered if self._models[name].name.lower() == lower]
+        same = [name for name in self.offered if self.clients[name].name.lower() == lower]
         return same[0] if len(same) == 1 else ""
 
     def near(self, name: str) -> str:
@@ -204,31 +217,6 @@ class ActiveModel:
     client: ModelClient
     origin: ModelChoiceOrigin
     lost: str = ""  # what was chosen here, and is no model to choose any more
-
-
-class ModelSelector:
-    """Which model answers where. A choice holds for a chat and its threads, and goes before what was decided."""
-
-    def __init__(self, models: ModelCatalog, people: SqlPreferences) -> None:
-        self.models = models
-        self._people = people
-
-    def active_model(self, key: SessionKey, choice: str | None) -> ActiveModel:
-        """Return the model that answers in *key*, where the operator's settings name *choice*; served from memory."""
-        chosen = self._people.preferences(_subject(key)).get(_CHOSEN, "")
-        client = self.models.client(chosen) if chosen in self.models.offered else None
-        if client is not None:
-            return ActiveModel(name=chosen, client=client, origin=ModelChoiceOrigin.CHOSEN)
-        client = self.models.client(choice or "")
-        if choice and client is not None:
-            return ActiveModel(name=choice, client=client, origin=ModelChoiceOrigin.DECIDED, lost=chosen)
-        return ActiveModel(name=self.models.name, client=self.models.usual, origin=ModelChoiceOrigin.USUAL, lost=chosen)
-
-    async def choose(self, key: SessionKey, name: str) -> None:
-        """Let *name*, one of those offered, answer in the chat of *key* from its next turn on; "" = as before."""
-        if name and name not in self.models.offered:
-            raise ValueError(f"{name} is not offered")
-        await self._people.prefer(_subject(key), _CHOSEN, name)
 
 
 def _subject(key: SessionKey) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.base import transcript_lines as build
 from agent.base.file_facts import fact_of
@@ -31,13 +31,16 @@ from agent.workers.special_turns import (
 from agent.workers.task_turns import TaskRunner
 from agent.workers.turn_services import TurnServices, build_reply, call_person
 from gateway.errors import StoreUnavailable
-from gateway.events import InboundKind, OutboundKind, OutboundMessage, Role, SessionKey, short_turn_id
+from gateway.events import InboundKind, MessageButton, OutboundKind, OutboundMessage, Role, SessionKey, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
 from gateway.ports.access import ExceededCap
 from gateway.ports.journal import EXPIRES, STOP_WANTED, CapNotice, InboxRow, Job, MessageOutcome, is_set_by_person
 from gateway.text.message_text import format_sources
+
+if TYPE_CHECKING:
+    from gateway.access.pairing_service import OwnerAddress
 
 
 class TurnRunner:
@@ -120,12 +123,9 @@ class TurnRunner:
         owner = None if sender in self._notified_revoked else await self._services.find_owner(turn.key.channel)
         notices: tuple[OutboundMessage, ...] = ()
         if owner is not None:
-            key, visible_to = owner
-            language = self._services.locales.language(key)
+            language = self._services.locales.language(owner.key)
             text = translate("commands.job_revoked", language, who=short(turn.account.label), chat=short(str(turn.key)))
-            notices = (
-                OutboundMessage(id=f"{turn.id}.2", key=key, text=text, kind=OutboundKind.NOTICE, visible_to=visible_to),
-            )
+            notices = (_to_owner(turn, owner, text),)
         self._notified_revoked.add(sender)
         jobs = revocation_jobs(turn, self._services.now())
         return await self._finish_unanswered(turn, MessageOutcome.REFUSED, "", also=notices, jobs=jobs)
@@ -274,7 +274,7 @@ class TurnRunner:
         outcome = await services.finish(turn, MessageOutcome.ANSWERED, (*reply, *notices), audit=audit)
         if active.lost:  # said once; after a crash before this line, or with a store that is down, once more
             with suppress(StoreUnavailable):
-                await services.profiles.models.choose(turn.key, "")
+                await services.profiles.choose_model(turn.key, "")
         return outcome
 
     async def _ask_owner(
@@ -290,18 +290,10 @@ class TurnRunner:
         owner = await self._services.find_owner(turn.key.channel)
         if owner is None:
             return translate("tools.for_owner", turn.language, names=names), ()
-        key, visible_to = owner
-        language = self._services.locales.language(key)
+        language = self._services.locales.language(owner.key)
         text, buttons = format_questions(questions, language)
         text = f"{translate('tools.asked_for', language, chat=short(str(turn.key)))}\n\n{text}"
-        question = OutboundMessage(
-            id=f"{turn.id}.2",
-            key=key,
-            text=text,
-            kind=OutboundKind.NOTICE,
-            visible_to=visible_to,
-            choices=buttons,
-        )
+        question = _to_owner(turn, owner, text, buttons)
         return translate("tools.asked_owner", turn.language, names=names), (question,)
 
     async def _tool_cap_lines(self, turn: Turn) -> list[str]:
@@ -400,6 +392,18 @@ _ENDINGS = {
     ReplyEnding.REPEATED: "delivery.repeated",
     ReplyEnding.BROKEN: "delivery.broken",
 }
+
+
+def _to_owner(turn: Turn, owner: OwnerAddress, text: str, choices: tuple[MessageButton, ...] = ()) -> OutboundMessage:
+    """Return the turn's one message to an owner."""
+    return OutboundMessage(
+        id=f"{turn.id}.2",
+        key=owner.key,
+        text=text,
+        kind=OutboundKind.NOTICE,
+        visible_to=owner.visible_to,
+        choices=choices,
+    )
 
 
 def _doubt_lines(turn: Turn) -> list[str]:

@@ -55,6 +55,7 @@ from gateway.text.redaction import SecretRedactor
 
 if TYPE_CHECKING:
     from agent.memory.search.scope_recall import ScopeRecall
+    from gateway.access.pairing_service import FindOwner
     from gateway.access.usage_caps import UsageCapTracker
     from gateway.admission import Admitted
     from gateway.chat_locales import ChatLocales
@@ -129,7 +130,7 @@ class TurnServices:
     search: ScopeRecall
     context_of: Callable[[InboundMessage], MessageContext]
     current_admission: Callable[[InboxRow, MessageContext], Awaitable[Admitted | None]]  # None: access ended
-    find_owner: Callable[[str], Awaitable[tuple[SessionKey, str] | None]]  # of a channel: chat, user who may read it
+    find_owner: FindOwner
     locales: ChatLocales
     profiles: ChatProfiles
     caps: UsageCapTracker

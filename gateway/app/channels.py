@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -23,13 +23,12 @@ from gateway.channel import (
     ChannelContext,
     ChannelPlugin,
     StatelessAnswer,
-    SupportsCommandPrefix,
     SupportsReplay,
     TurnUsage,
 )
 from gateway.errors import ParlourError, StoreUnavailable, UserError
 from gateway.events import ChatKind, InboundMessage, Role, Sender, SessionKey, turn_id
-from gateway.i18n import SLASH, translate
+from gateway.i18n import translate
 from gateway.installation import load_entry_points
 from gateway.ports.access import CappedSender, CapReached, ChatOverride
 from gateway.ports.channel import EventOrigin, PlatformEvent, ReplyPolicies, ReplyPolicy
@@ -97,21 +96,6 @@ def platforms_of(settings: Settings, plugins: ExtraPlugins) -> ChannelPlatforms:
         {name: block.kind for name, block in blocks.items()} | {extra.name: extra.kind.name for extra in extras},
         {block.kind: block.traits for block in blocks.values()} | {extra.kind.name: extra.traits for extra in extras},
     )
-
-
-def build_command_prefix(settings: Settings, plugins: ExtraPlugins) -> Callable[[SessionKey], str]:
-    """Return the function that gives the prefix commands are typed with in a chat, as its platform has it."""
-    entry_points = {entry.name: entry for entry in load_entry_points("parlour.channels")}
-    installed = {name: entry_points[block.kind].load() for name, block in settings.channels.items() if block.enabled}
-    installed |= {extra.name: extra.kind for extra in plugins.channels}
-    prefixes = {
-        name: plugin.command_prefix for name, plugin in installed.items() if isinstance(plugin, SupportsCommandPrefix)
-    }
-
-    def prefix(key: SessionKey) -> str:
-        return prefixes[key.channel](key) if key.channel in prefixes else SLASH
-
-    return prefix
 
 
 def reply_policies_of(chats: ChatOverrides, name: str, block: Any) -> ReplyPolicies:

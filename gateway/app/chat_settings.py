@@ -17,13 +17,14 @@ from agent.turns.chat_profiles import (
     ChatProfiles,
     EffectiveSetting,
     ModelChoiceOrigin,
-    ModelSelector,
     stored_guild,
 )
-from gateway.app.context import ChannelPlatforms
+from gateway.app.context import ChannelPlatforms, ExtraPlugins
+from gateway.channel import SupportsCommandPrefix
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
+from gateway.i18n import SLASH
 from gateway.installation import load_entry_points
 from gateway.ports.access import ChatOverride, MessageContext
 from gateway.ports.channel import ReplyPolicy
@@ -83,6 +84,21 @@ def build_locales(app: Runtime) -> ChatLocales:
         known_scopes=people.choosers(),
         command_prefix=app.command_prefix,
     )
+
+
+def build_command_prefix(settings: Settings, plugins: ExtraPlugins) -> Callable[[SessionKey], str]:
+    """Return the function that gives the prefix commands are typed with in a chat, as its platform has it."""
+    entry_points = {entry.name: entry for entry in load_entry_points("parlour.channels")}
+    installed = {name: entry_points[block.kind].load() for name, block in settings.channels.items() if block.enabled}
+    installed |= {extra.name: extra.kind for extra in plugins.channels}
+    prefixes = {
+        name: plugin.command_prefix for name, plugin in installed.items() if isinstance(plugin, SupportsCommandPrefix)
+    }
+
+    def prefix(key: SessionKey) -> str:
+        return prefixes[key.channel](key) if key.channel in prefixes else SLASH
+
+    return prefix
 
 
 def build_scope_guess(
@@ -176,7 +192,7 @@ def build_profiles(app: Runtime) -> ChatProfiles:
     toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=app.meter, rights=rights)
     chats, people = app.chats, app.store.people
     return ChatProfiles(
-        ModelSelector(app.models.catalog, people),
+        app.models.catalog,
         toolbox,
         people,
         chats.of,

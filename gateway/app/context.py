@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -63,26 +63,17 @@ class ExtraPlugins:
     models: Sequence[ChatModel] = ()  # instead of those that the settings name
 
 
-class ChannelPlatforms(Mapping[str, str]):
+class ChannelPlatforms(dict[str, str]):
     """Platform of every channel by the channel's name, and the traits of platforms."""
 
     def __init__(self, platforms: Mapping[str, str], traits: Mapping[str, PlatformTraits]) -> None:
         """*traits* are by platform. Those of other installed platforms are loaded on demand."""
-        self._platforms = platforms
+        super().__init__(platforms)
         self._traits = dict(traits)
-
-    def __getitem__(self, channel: str) -> str:
-        return self._platforms[channel]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._platforms)
-
-    def __len__(self) -> int:
-        return len(self._platforms)
 
     def traits(self, channel: str) -> PlatformTraits:
         """Return the traits of the platform of *channel*. A name without a channel counts as a platform's name."""
-        platform = self._platforms.get(channel, channel)
+        platform = self.get(channel, channel)
         if platform not in self._traits:
             model = InstalledPlugins.installed().model(platform)
             self._traits[platform] = PlatformTraits() if model is None else model.traits
@@ -90,8 +81,8 @@ class ChannelPlatforms(Mapping[str, str]):
 
     def require(self, channel: str) -> None:
         """Raise UserError if *channel* is none of the channels."""
-        if channel not in self._platforms:
-            raise UserError(f"no channel is called {channel}; channels: {', '.join(sorted(self._platforms))}")
+        if channel not in self:
+            raise UserError(f"no channel is called {channel}; channels: {', '.join(sorted(self))}")
 
     def has_teams(self, platform: str) -> bool:
         """Return True if the user ids of a platform belong to teams."""

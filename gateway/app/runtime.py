@@ -55,15 +55,14 @@ from gateway.app.channels import (
     ConfiguredChannels,
     QuarantineRetrier,
     build_channels,
-    build_command_prefix,
     find_apis,
     find_pages,
     find_terminals,
     platforms_of,
 )
-from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
+from gateway.app.chat_settings import build_command_prefix, build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
-from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention
+from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention, utc_now
 from gateway.app.logins import build_logins, login_routes
 from gateway.app.memory import (
     MemoryServices,
@@ -129,6 +128,7 @@ class Runtime:
     refusals: RefusalLog = field(default_factory=RefusalLog)
     restart: asyncio.Event | None = None  # set to stop, and to start again; None where the caller cannot start again
     started_at: float = field(default_factory=time.monotonic)
+    since: datetime = field(default_factory=utc_now)  # the same by the wall clock, for people
 
     @cached_property
     def chats(self) -> ChatOverrides:

@@ -34,7 +34,6 @@ from gateway.app.models import ModelServices
 from gateway.app.recall import search_limitation
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
 from gateway.errors import StoreUnavailable
-from gateway.events import SessionKey
 from gateway.health.gateway_checks import read_status
 from gateway.installation import program_version
 from gateway.net import clock_ahead, clock_line, time_servers
@@ -153,10 +152,6 @@ def build_turn_services(app: Runtime) -> TurnServices:
         outbox=store.outbox,
     )
 
-    async def find_owner(channel: str) -> tuple[SessionKey, str] | None:
-        address = await app.owner_chats(channel)
-        return (address.key, address.visible_to) if address is not None else None
-
     received = ReceivedFiles(app.store.transcripts)
     outgoing = _build_outgoing(app)
     return TurnServices(
@@ -189,7 +184,7 @@ def build_turn_services(app: Runtime) -> TurnServices:
         search=app.recall,
         context_of=app.context_of,
         current_admission=RoleResolver(app.judge, app.channels, notes_rejections=True).current_admission,
-        find_owner=find_owner,
+        find_owner=app.owner_chats,
         locales=app.locales,
         profiles=app.profiles,
         caps=app.caps,

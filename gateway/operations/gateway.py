@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from channels.api.adapter import ApiChannel
     from channels.api.keys import ApiKey
     from channels.web.adapter import WebChannel
-    from gateway.app.runtime import Runtime
 
 _MOST_LINES = 1_000
 _FILE_PIECE = 512 * 1024  # bytes of a file in one line
@@ -119,10 +117,6 @@ def _key_row(line: Line) -> str:
 class GatewayOperations(OperationGroup):
     """The operations over an open gateway: its status, sessions, quarantine, backup and logins to the page."""
 
-    def __init__(self, app: Runtime) -> None:
-        super().__init__(app)
-        self._started_at = datetime.now(UTC)
-
     @operation("status", Role.OWNER, show=status_rows)
     async def status(self) -> AsyncIterator[Line]:
         """Show the state of the gateway: channels, queues, jobs, alerts, usage.
@@ -138,7 +132,7 @@ class GatewayOperations(OperationGroup):
                 "version": program_version(),
                 "home": str(app.home.path),
                 "gateway": "running" if app.channels else "not running",
-                "since": self._started_at,
+                "since": self._app.since,
                 **({"page": app.web.url} if app.channels else {}),
                 **await read_status(app),
             }

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +30,6 @@ from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
     from agent.tools.call_record import RefusedCall
-    from gateway.app.runtime import Runtime
 
 REMAINS = (
     "their messages on the platforms",
@@ -199,10 +197,6 @@ def _forget_rows(lines: Sequence[Line], arguments: Line) -> Iterable[str]:
 
 class PeopleOperations(OperationGroup):
     """The operations `people …`, `owner …` and `why`."""
-
-    def __init__(self, app: Runtime) -> None:
-        super().__init__(app)
-        self._started_at = datetime.now(UTC)
 
     @operation("people list", Role.OWNER, show=rows(_access_row, empty=_nobody))
     async def list_people(self, channel: Annotated[str, argument("Only this channel.")] = "") -> AsyncIterator[Line]:
@@ -383,7 +377,7 @@ class PeopleOperations(OperationGroup):
             self._app.platforms.require(channel)
         yield {
             "running": bool(self._app.channels),
-            "since": plain(self._started_at),
+            "since": plain(self._app.since),
             "hears": {name: state for name, state in self._app.supervisor.states().items() if channel in ("", name)},
             "refused_by": {name: str(line) for name, line in self._app.supervisor.refusals().items()},
         }

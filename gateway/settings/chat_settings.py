@@ -129,13 +129,8 @@ class ChatOverrides:
         self._overrides = {place: _explicit_fields(entry) for place, entry in entries.items()}
         for place, text in (souls or {}).items():
             self._overrides[place]["soul"] = text
-        self._has_guilds = any(map(guild_in, entries))
+        self.has_guilds = any(map(guild_in, entries))  # some depend on a chat's guild
         self._merged: dict[tuple[str, ...], ChatOverride] = {(): NO_OVERRIDE}
-
-    @property
-    def has_guilds(self) -> bool:
-        """Return True if any override depends on a chat's guild."""
-        return self._has_guilds
 
     def of(self, key: SessionKey, guild: str = "") -> ChatOverride:
         """Return the overrides of *key*, thread over chat over guild over block; the same object each time."""

@@ -10,7 +10,7 @@ from agent.llm.model_client import ModelClient
 from agent.llm.scripted_model import ScriptedModel
 from agent.skills.skill_library import SkillLibrary
 from agent.tools.toolbox import Toolbox
-from agent.turns.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin, ModelSelector
+from agent.turns.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin
 from gateway.events import SessionKey
 from gateway.settings.chat_settings import ChatOverrides, ChatSettings
 from gateway.store.sql_store import SqlStore
@@ -40,11 +40,10 @@ class ModelsHere:
 
     def __init__(self, store: SqlStore, places: dict[str, ChatSettings] | None = None) -> None:
         chats = ChatOverrides(places or {})
-        selector = ModelSelector(models(), store.people)
         self._profiles = ChatProfiles(
-            selector, Toolbox.load(), store.people, chats.of, has_guilds=False, skills=NO_SKILLS
+            models(), Toolbox.load(), store.people, chats.of, has_guilds=False, skills=NO_SKILLS
         )
-        self.models, self.choose = selector.models, selector.choose
+        self.models, self.choose = self._profiles.models, self._profiles.choose_model
 
     def active_model(self, key: SessionKey) -> ActiveModel:
         """Return the model of the chat's profile."""
@@ -91,7 +90,7 @@ async def test_what_we_do_by_ourselves_knows_its_guild(clock: VirtualClock) -> N
 
     def manners() -> ChatProfiles:
         return ChatProfiles(
-            ModelSelector(models(), store.people),
+            models(),
             Toolbox.load(),
             store.people,
             chats.of,
