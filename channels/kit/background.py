@@ -60,14 +60,10 @@ class RepeatedActivity:
         self._interval = interval
         self._shown: dict[Hashable, asyncio.Task[None]] = {}
 
-    def is_shown(self, key: Hashable) -> bool:
-        """Return True between `start` and `stop` of *key*, unless the platform refused."""
-        task = self._shown.get(key)
-        return task is not None and not task.done()
-
     def start(self, key: Hashable, show: Work) -> None:
         """Call *show* now and again until `stop`; has no effect while *key* is shown. SendRefused ends it."""
-        if not self.is_shown(key):
+        task = self._shown.get(key)
+        if task is None or task.done():  # the platform may have refused
             self._shown[key] = self._tasks.start(partial(self._repeat, show), "activity")
 
     async def stop(self, key: Hashable) -> bool:

@@ -216,7 +216,7 @@ class TelegramChannel:
 
     async def show(self, activity: ChatActivity) -> None:
         """Show or stop typing and status."""
-        await self._outbound.show(activity)
+        await self._outbound.activity.show(activity)
 
     def remove_reactions(self, key: SessionKey) -> None:
         """Remove the reactions of the messages of *key* that have ended; see `SupportsReactions`."""

@@ -57,9 +57,9 @@ def author_name(message: Mapping[str, Any]) -> str:
     """Return the display name of the author of a message, or of a forward's original."""
     origin = message.get("forward_origin") or message.get("origin")
     if origin is None:
-        return sanitize(_name(message.get("sender_chat") or message.get("from") or {}))
+        return sanitize(display_name(message.get("sender_chat") or message.get("from") or {}))
     chat = origin.get("sender_user") or origin.get("sender_chat") or origin.get("chat") or {}
-    return sanitize(str(origin.get("sender_user_name") or _name(chat)))
+    return sanitize(str(origin.get("sender_user_name") or display_name(chat)))
 
 
 def typed_command(message: Mapping[str, Any], user: str, handle: str) -> str:
@@ -199,7 +199,7 @@ def _location(place: Mapping[str, Any]) -> str:
 
 
 def _contact(contact: Mapping[str, Any]) -> str:
-    return f"(a contact: {_name(contact)}, {contact['phone_number']})"
+    return f"(a contact: {display_name(contact)}, {contact['phone_number']})"
 
 
 def _poll(poll: Mapping[str, Any]) -> str:
@@ -240,7 +240,7 @@ def _of(checklist: Mapping[str, Any]) -> str:
 
 
 def _story(story: Mapping[str, Any]) -> str:
-    return f"(a story of {name})" if (name := _name(story.get("chat") or {})) else "(a story)"
+    return f"(a story of {name})" if (name := display_name(story.get("chat") or {})) else "(a story)"
 
 
 def _paid_media(media: Mapping[str, Any]) -> str:
@@ -271,13 +271,13 @@ def _unique_gift(info: Mapping[str, Any]) -> str:
 
 
 def _giveaway(giveaway: Mapping[str, Any]) -> str:
-    chats = ", ".join(filter(None, map(_name, giveaway.get("chats") or ())))
+    chats = ", ".join(filter(None, map(display_name, giveaway.get("chats") or ())))
     prize = f", {giveaway['prize_description']}" if giveaway.get("prize_description") else ""
     return f"(a giveaway for {int(giveaway['winner_count'])} winners{prize}{', of ' * bool(chats)}{chats})"
 
 
 def _giveaway_winners(giveaway: Mapping[str, Any]) -> str:
-    names = ", ".join(filter(None, map(_name, giveaway.get("winners") or ())))
+    names = ", ".join(filter(None, map(display_name, giveaway.get("winners") or ())))
     return f"(a giveaway ended with {int(giveaway['winner_count'])} winners{': ' * bool(names)}{names})"
 
 
@@ -285,7 +285,7 @@ def _web_app_data(data: Mapping[str, Any]) -> str:
     return f"(from the web app {data.get('button_text', '')}: {data['data']})"
 
 
-def _name(chat: Mapping[str, Any]) -> str:
+def display_name(chat: Mapping[str, Any]) -> str:
     """Return the display name of a chat, user or contact."""
     names = " ".join(str(chat[name]) for name in ("first_name", "last_name") if chat.get(name))
     return str(chat.get("title") or names or chat.get("username") or "")

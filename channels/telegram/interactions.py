@@ -65,7 +65,7 @@ class TelegramReactions:
 
     async def _react(self, reaction: AckReaction, is_on: bool) -> None:
         chat, emoji = await self._chats.resolve_chat(reaction.key), self._emoji if is_on else None
-        if seconds := self._limits.try_acquire_call(Decoration.REACTION):
+        if seconds := self._limits.calls.try_acquire(reserve=Decoration.REACTION):
             raise RetryLater(timedelta(seconds=seconds), "answers need the bot's calls")
         with map_send_errors():
             await self._bot.set_message_reaction(chat, int(reaction.message_id), emoji)

@@ -123,15 +123,6 @@ class TelegramOutbound:
             return None
         raise OutcomeUnknown("Telegram cannot be asked")
 
-    async def show(self, activity: ChatActivity) -> None:
-        """Show typing and, in private chats, the status as a draft; or stop both."""
-        if not activity.on:
-            await self.activity.stop(activity.key)
-            return
-        self.activity.start(activity.key)
-        if activity.text and _is_direct(activity.key):
-            await self.activity.show_status(activity.key, OutgoingText(activity.text))
-
     # -- calls ---------------------------------------------------------------------------------
 
     async def _post(self, part: MessagePart, key: SessionKey, *, may_be_duplicate: bool) -> DeliveryReceipt:
@@ -196,7 +187,7 @@ class TelegramOutbound:
 
     async def _send_draft(self, key: SessionKey, draft_id: int, words: OutgoingText) -> bool:
         """Show a draft; return False if answers need the calls: the next draft contains the whole text."""
-        if self._limits.try_acquire_call(Decoration.PREVIEW):
+        if self._limits.calls.try_acquire(reserve=Decoration.PREVIEW):
             return False
         await self._bot.send_message_draft(
             int(key.parent.chat),
@@ -208,14 +199,13 @@ class TelegramOutbound:
         return True
 
     async def _send_typing(self, key: SessionKey) -> None:
-        if self._limits.try_acquire_call(Decoration.TYPING):
+        if self._limits.calls.try_acquire(reserve=Decoration.TYPING):
             return
         chat = await self._chats.resolve_chat(key)
         await self._bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=_topic(key))
 
     def _acquire(self, key: SessionKey) -> None:
-        seconds = self._limits.try_acquire(key.parent.chat)
-        if seconds:
+        if seconds := self._limits.chats.of(key.parent.chat).try_acquire():
             raise RetryLater(timedelta(seconds=seconds), "our own rate limit")
 
     async def _call(
@@ -298,25 +288,25 @@ class TelegramActivity:
         self._repeated = RepeatedActivity(tasks, interval)
         self._chats: dict[SessionKey, _ActiveChat] = {}
 
-    def start(self, key: SessionKey) -> None:
-        """Show typing in *key* until `stop`; idempotent."""
-        self._repeated.start(key, partial(self._show, key, self._chats.setdefault(key, _ActiveChat())))
+    async def show(self, activity: ChatActivity) -> None:
+        """Show typing and, in private chats before the answer begins, the status as a draft; or stop both.
 
-    async def stop(self, key: SessionKey) -> None:
-        """Show nothing more; no call is in flight on return."""
-        self._chats.pop(key, None)
-        await self._repeated.stop(key)
+        No call is in flight when it returns from stopping.
+        """
+        key = activity.key
+        if not activity.on:
+            self._chats.pop(key, None)
+            await self._repeated.stop(key)
+            return
+        chat = self._chats.setdefault(key, _ActiveChat())
+        self._repeated.start(key, partial(self._repeat, key, chat))
+        if activity.text and _is_direct(key) and chat.draft is None:
+            with suppress(TelegramError):
+                await self._send_draft(key, chat.draft_id, OutgoingText(activity.text))
 
     def is_active(self, key: SessionKey) -> bool:
-        """Return True between `start` and `stop` of *key*."""
+        """Return True while something is shown in *key*."""
         return key in self._chats
-
-    async def show_status(self, key: SessionKey, text: OutgoingText) -> None:
-        """Show a status as a draft, unless the answer has begun."""
-        chat = self._chats.get(key)
-        if chat is not None and chat.draft is None:
-            with suppress(TelegramError):
-                await self._send_draft(key, chat.draft_id, text)
 
     async def show_draft(self, key: SessionKey, draft_id: int | None, text: OutgoingText) -> int:
         """Show the answer so far, repeat it while the turn runs, and return its draft id. Raises TelegramError."""
@@ -326,7 +316,7 @@ class TelegramActivity:
         chat.draft, chat.drafted_at = text, loop_time() if is_shown else -math.inf
         return chat.draft_id
 
-    async def _show(self, key: SessionKey, chat: _ActiveChat) -> None:
+    async def _repeat(self, key: SessionKey, chat: _ActiveChat) -> None:
         with map_send_errors():
             await self._send_typing(key)
             is_fading = loop_time() - chat.drafted_at > _DRAFT_INTERVAL

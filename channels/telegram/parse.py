@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from channels.telegram.content import attachments, author_name, is_service, iter_entities, message_text, typed_command
+from channels.telegram.content import (
+    attachments,
+    author_name,
+    display_name,
+    is_service,
+    iter_entities,
+    message_text,
+    typed_command,
+)
 from gateway.errors import UnreadableEvent
 from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, Sender, SessionKey, edit_revision
 from gateway.ports.channel import EventOrigin, MembershipChange
@@ -195,11 +203,8 @@ def _key(message: Mapping[str, Any], channel: str) -> SessionKey:
 def person_of(user: Mapping[str, Any], bot: TelegramBotIdentity) -> Sender:
     """Return the sender of a user object; raise KeyError and the like for other values."""
     ident = str(int(user["id"]))
-    names = (user.get("first_name"), user.get("last_name"))
-    name = " ".join(str(each) for each in names if each) or str(user.get("username", ""))
-    return Sender(
-        id=ident, name=sanitize(name)[:_NAMED], is_bot=bool(user.get("is_bot", False)), is_self=bool(ident == bot.id)
-    )
+    name = sanitize(display_name(user))[:_NAMED]
+    return Sender(id=ident, name=name, is_bot=bool(user.get("is_bot", False)), is_self=bool(ident == bot.id))
 
 
 def _quoted(message: Mapping[str, Any], original: Mapping[str, Any]) -> str:

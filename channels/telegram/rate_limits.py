@@ -137,7 +137,7 @@ def _group_size(line: _Line) -> int:
 
 
 class TelegramRateLimits:
-    """The limits of one bot: `calls` for every call, and one bucket for the messages of each chat.
+    """The limits of one bot: `calls` for every call, and one bucket in `chats` for the messages of each chat.
 
     Answers wait for their call. A `Decoration` has one only while no answer waits and enough calls are left. It can
     still delay answers by a moment: those that come at once, beyond what it left them.
@@ -169,21 +169,13 @@ class TelegramRateLimits:
         else:
             await self.calls.acquire(key.parent.chat)
 
-    def try_acquire(self, chat: str) -> float:
-        """Count one message to *chat* and return 0, or return the seconds until it may go."""
-        return self.chats.of(chat).try_acquire()
-
     def try_acquire_preview(self, chat: str) -> bool:
         """Count one preview edit and return True if the chat and the bot have enough left; a preview can be dropped."""
         return (
             self.calls.delay(reserve=Decoration.PREVIEW) == 0
             and self.chats.of(chat).try_acquire(reserve=_RESERVE) == 0
-            and self.try_acquire_call(Decoration.PREVIEW) == 0
+            and self.calls.try_acquire(reserve=Decoration.PREVIEW) == 0
         )
-
-    def try_acquire_call(self, decoration: Decoration) -> float:
-        """Count one call that may be dropped and return 0, or return the seconds until it could go."""
-        return self.calls.try_acquire(reserve=decoration)
 
 
 def _chat_interval(chat: str) -> float:

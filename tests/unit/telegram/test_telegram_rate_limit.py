@@ -10,6 +10,7 @@ from channels.telegram.outbound import TelegramActivity
 from channels.telegram.rate_limits import Decoration, TelegramRateLimits
 from channels.telegram.render import OutgoingText
 from gateway.events import SessionKey
+from gateway.ports.channel import ChatActivity
 from tests.fakes.clock import VirtualClock
 
 ANN = SessionKey("telegram", "42")
@@ -20,12 +21,12 @@ def test_a_group_takes_twenty_a_minute_and_a_person_one_a_second() -> None:
     now = [0.0]
     pace = TelegramRateLimits(lambda: now[0])
     for chat in ("-1001", "42"):
-        assert [pace.try_acquire(chat) for _ in range(20)] == [0.0] * 20
-    assert (round(pace.try_acquire("-1001"), 3), round(pace.try_acquire("42"), 3)) == (3.0, 1.0)
+        assert [pace.chats.of(chat).try_acquire() for _ in range(20)] == [0.0] * 20
+    assert (round(pace.chats.of("-1001").try_acquire(), 3), round(pace.chats.of("42").try_acquire(), 3)) == (3.0, 1.0)
     now[0] += 3.0
-    assert (pace.try_acquire("-1001"), pace.try_acquire("42")) == (0.0, 0.0)
-    assert pace.try_acquire("-1001") > 0.0
-    assert pace.try_acquire("-1002") == 0.0
+    assert (pace.chats.of("-1001").try_acquire(), pace.chats.of("42").try_acquire()) == (0.0, 0.0)
+    assert pace.chats.of("-1001").try_acquire() > 0.0
+    assert pace.chats.of("-1002").try_acquire() == 0.0
 
 
 def test_chats_that_rest_are_forgotten() -> None:
@@ -33,7 +34,7 @@ def test_chats_that_rest_are_forgotten() -> None:
     now = [0.0]
     pace = TelegramRateLimits(lambda: now[0])
     for chat in range(1, 3000):
-        pace.try_acquire(str(chat))
+        pace.chats.of(str(chat)).try_acquire()
         now[0] += 1.0
     assert len(pace.chats._buckets) <= 1002
 
@@ -52,8 +53,8 @@ def test_what_decorates_leaves_calls_to_what_matters_more() -> None:
     """Typing is dropped first, then reactions, then previews; answers have the rest. A second gives back thirty."""
     now = [0.0]
     pace = TelegramRateLimits(lambda: now[0])
-    assert [pace.try_acquire_call(Decoration.TYPING) == 0 for _ in range(30)].count(True) == 14
-    assert [pace.try_acquire_call(Decoration.REACTION) == 0 for _ in range(30)].count(True) == 4
+    assert [pace.calls.try_acquire(reserve=Decoration.TYPING) == 0 for _ in range(30)].count(True) == 14
+    assert [pace.calls.try_acquire(reserve=Decoration.REACTION) == 0 for _ in range(30)].count(True) == 4
     assert [pace.try_acquire_preview(str(chat)) for chat in range(30)].count(True) == 4
     assert [pace.calls.try_acquire() == 0 for _ in range(30)].count(True) == 8
     now[0] += 2.0
@@ -80,7 +81,7 @@ async def test_a_crowd_of_answers_has_every_call(clock: VirtualClock) -> None:
     async def answer(chat: str) -> None:
         nonlocal decorated
         await pace.calls.acquire(chat)
-        decorated += not pace.try_acquire_call(Decoration.REACTION)
+        decorated += not pace.calls.try_acquire(reserve=Decoration.REACTION)
 
     await asyncio.gather(*(answer(str(chat)) for chat in range(300)))
     assert loop.time() - begun < 9.7
@@ -101,10 +102,10 @@ async def test_typing_and_draft_are_renewed_before_they_fade(clock: VirtualClock
         return True
 
     activities = TelegramActivity(BackgroundTasks("telegram"), send_typing=typing, send_draft=draft)
-    activities.start(ANN)
+    await activities.show(ChatActivity(key=ANN, on=True))
     await activities.show_draft(ANN, None, OutgoingText("so far"))
     await asyncio.sleep(100)
-    await activities.stop(ANN)
+    await activities.show(ChatActivity(key=ANN, on=False))
     await asyncio.sleep(100)
     assert max(later - one for one, later in pairwise(typed)) < 5
     assert max(later - one for one, later in pairwise(drafted)) < 30
@@ -127,13 +128,13 @@ async def test_a_draft_that_was_dropped_is_shown_as_soon_as_there_is_room(clock:
         return not is_full
 
     activities = TelegramActivity(BackgroundTasks("telegram"), send_typing=typing, send_draft=draft)
-    activities.start(ANN)
+    await activities.show(ChatActivity(key=ANN, on=True))
     await asyncio.sleep(1)
     await activities.show_draft(ANN, None, OutgoingText("so far"))
     await asyncio.sleep(1)
     is_full = False
     await asyncio.sleep(3)
-    await activities.stop(ANN)
+    await activities.show(ChatActivity(key=ANN, on=False))
     assert shown == [(4.0, "so far")]
 
 
@@ -238,9 +239,9 @@ async def test_nothing_is_decorated_while_an_answer_waits(clock: VirtualClock) -
     while not all(task.done() for task in waiting):
         await asyncio.sleep(0.01)
         is_waiting = not all(task.done() for task in waiting)
-        assert bool(calls.limits.try_acquire_call(Decoration.PREVIEW)) or not is_waiting
+        assert bool(calls.limits.calls.try_acquire(reserve=Decoration.PREVIEW)) or not is_waiting
     await asyncio.sleep(0.5)
-    assert calls.limits.try_acquire_call(Decoration.PREVIEW) == 0
+    assert calls.limits.calls.try_acquire(reserve=Decoration.PREVIEW) == 0
 
 
 async def test_a_caller_that_gives_up_leaves_its_place(clock: VirtualClock) -> None:
