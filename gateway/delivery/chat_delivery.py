@@ -35,6 +35,7 @@ class ChatDeliveryWorker:
         self,
         key: SessionKey,
         channel: Channel,
+        planner: PartPlanner,
         send_turns: SupportsSendTurns | None,
         reactions: SupportsReactions | None,
         context: DeliveryContext,
@@ -44,7 +45,7 @@ class ChatDeliveryWorker:
         self._send_turns = send_turns  # the same channel, if its chats wait for each other
         self._reactions = reactions  # the same channel, if it acknowledges messages by reactions
         self._context = context
-        self._cutter = PartPlanner(channel, context)
+        self._planner = planner
         self._part_sender = PartSender(channel, context)
         self._marked: MessagePart | None = None  # is stored as sending, for an attempt that was not made yet
         self._ended = ""  # the part whose message we ended, to go round only once
@@ -143,7 +144,7 @@ class ChatDeliveryWorker:
 
     async def _freeze(self, delivery: PendingDelivery) -> tuple[OutboxPart, ...]:
         message = delivery.message
-        parts = await self._context.formatted(message.text, lambda: self._cutter.plan_parts(message, delivery.preview))
+        parts = await self._context.formatted(message.text, lambda: self._planner.plan_parts(message, delivery.preview))
         if not parts:
             log.warning("delivery.nothing_to_show", channel=self._channel.name, message=message.id)
         rows = await self._context.retry_store(lambda: self._context.outbox.freeze(message, parts))
@@ -269,7 +270,7 @@ class ChatDeliveryWorker:
         question = await self._context.retry_store(lambda: outbox.question(message.turn))
         planned: list[MessagePart] = []
         if question is not None:
-            plan = partial(self._cutter.plan_moved, message, part, question)
+            plan = partial(self._planner.plan_moved, message, part, question)
             planned = await self._context.formatted(message.text, plan)
         if question is None or not planned or await self._was_asker_told(message, planned):
             await self._bury(part, str(error), 1 + len(later))
@@ -497,8 +498,9 @@ class PartSender:
         return await self._edit(placed.message_id, part)
 
     async def _ask(self, part: MessagePart, call: Awaitable[T]) -> T:
-        async with self._context.slot(self._channel.name):
-            return await self._context.call_channel(self._channel, part, call)
+        context = self._context
+        async with context.slots.setdefault(self._channel.name, asyncio.Semaphore(context.per_channel)):
+            return await context.call_channel(self._channel, part, call)
 
     def _count_retry(self, reason: str) -> None:
         self._context.meter.count("delivery_retries", channel=self._channel.name, reason=reason)

@@ -41,7 +41,10 @@ class TurnPreview:
     One task does everything, so that a call never meets another of the same preview.
     """
 
-    def __init__(self, lease: TurnLease, language: str, channel: Channel, context: DeliveryContext) -> None:
+    def __init__(
+        self, lease: TurnLease, language: str, channel: Channel, context: DeliveryContext, tasks: asyncio.TaskGroup
+    ) -> None:
+        """Begin at once, in a task of *tasks*."""
         self._lease = lease
         self._language = language
         self._channel = channel
@@ -49,8 +52,6 @@ class TurnPreview:
         self._loop = asyncio.get_running_loop()
         self._opened = self._loop.time()
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._before: TurnPreview | None = None
         self._is_closed = False
         self._shows_text = channel.capabilities.preview_every is not None and channel.capabilities.edits
         every = channel.capabilities.preview_every
@@ -74,14 +75,11 @@ class TurnPreview:
         self._status = ""
         self._said = ""  # the status as it was last shown
         self._status_due = 0.0  # when another may be shown
+        self._before = context.previews.get(lease.turn)
+        context.previews[lease.turn] = self
+        self._task = tasks.create_task(self._run(), name=f"preview {lease.turn}")
 
     # -- the Preview port ----------------------------------------------------------------------
-
-    def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin; called once."""
-        self._before = self._context.previews.get(self._lease.turn)
-        self._context.previews[self._lease.turn] = self
-        self._task = tasks.create_task(self._run(), name=f"preview {self._lease.turn}")
 
     def show(self, text: str, links: LinkFinder | None = None) -> None:
         """Offer the full text so far; *links* finds the allowed links in it."""
@@ -101,17 +99,15 @@ class TurnPreview:
     async def close(self) -> None:
         """Stop. A call that is still running, and typing, may end shortly after."""
         self._end_soon()
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=_TURN_WAITS)
+        await asyncio.wait({self._task}, timeout=_TURN_WAITS)
 
     async def wait_closed(self) -> None:
         """Stop, and return when its last call has ended."""
         self._end_soon()
-        if self._task is not None:
-            await asyncio.wait({self._task})
+        await asyncio.wait({self._task})
 
     def _end_soon(self) -> None:
-        if not self._is_closed and self._task is not None:
+        if not self._is_closed:
             self._loop.call_later(_CLOSE_WITHIN, self._task.cancel)
         self._is_closed = True
         self._wake.set()
@@ -353,6 +349,7 @@ class OutboxDispatcher:
         """Deliver the outbox of *context* through *channels*."""
         self._channels = channels
         self._context = context
+        self._planners = {name: PartPlanner(each, context) for name, each in channels.items()}
         # Asked once: for each message it would be 2 % of what a turn costs.
         self._send_turns = {name: each for name, each in channels.items() if isinstance(each, SupportsSendTurns)}
         self._reactions = {name: each for name, each in channels.items() if isinstance(each, SupportsReactions)}
@@ -422,7 +419,12 @@ class OutboxDispatcher:
             self._workers[key].is_woken = True
         elif self._tasks is not None and not self._context.stopping.is_set():
             worker = self._workers[key] = ChatDeliveryWorker(
-                key, channel, self._send_turns.get(key.channel), self._reactions.get(key.channel), self._context
+                key,
+                channel,
+                self._planners[key.channel],
+                self._send_turns.get(key.channel),
+                self._reactions.get(key.channel),
+                self._context,
             )
             self._context.working.add(key)
             self._tasks.create_task(self._work(key, worker), name=f"worker {key}")
@@ -459,14 +461,12 @@ class OutboxDispatcher:
             return NullPreview()
         if not channel.capabilities.shows_activity and not _shows_text(channel):
             return NullPreview()
-        preview = TurnPreview(lease, language, channel, self._context)
-        preview.start(self._tasks)
-        return preview
+        return TurnPreview(lease, language, channel, self._context, self._tasks)
 
     def plan_parts(self, message: OutboundMessage) -> Sequence[MessagePart] | None:
         """Return the parts that *message* would be sent as, without a preview; None if its channel is not open."""
-        channel = self._channels.get(message.key.channel)
-        return None if channel is None else PartPlanner(channel, self._context).plan_parts(message, None)
+        planner = self._planners.get(message.key.channel)
+        return None if planner is None else planner.plan_parts(message, None)
 
     def plan_at_once(self, message: OutboundMessage) -> tuple[MessagePart, ...]:
         """Return the parts of *message*, whose channel has given it a turn; none if it has to wait, or has a preview.
@@ -482,7 +482,7 @@ class OutboxDispatcher:
         if context.pauses.remaining(key)[0] or not (send_turns is None or send_turns.try_turn(key)):
             return ()
         try:
-            return tuple(PartPlanner(channel, context).plan_parts(message, None))
+            return tuple(self._planners[key.channel].plan_parts(message, None))
         except Exception:  # the channel boundary: the turn is stored, and its worker tries again
             log.exception("delivery.plan_failed", channel=channel.name, message=message.id)
             return ()

@@ -129,12 +129,8 @@ class DeliveryContext:
     previews: dict[str, TurnPreview] = field(default_factory=dict)  # the open ones, by turn
     previewed: dict[str, str] = field(default_factory=dict)  # what the preview of a turn showed, as Markdown
     working: set[SessionKey] = field(default_factory=set)  # chats with something undelivered
-    slots: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+    slots: dict[str, asyncio.Semaphore] = field(default_factory=dict)  # of each channel, for its sends
     formatting: asyncio.Lock = field(default_factory=asyncio.Lock)  # of long texts: one at a time
-
-    def slot(self, channel: str) -> asyncio.Semaphore:
-        """Return the semaphore that bounds a channel's sends."""
-        return self.slots.setdefault(channel, asyncio.Semaphore(self.per_channel))
 
     async def formatted(self, text: str, call: Callable[[], T]) -> T:
         """Return the result of *call*, which formats *text*; long texts are formatted in a thread.
