@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
+from typing import Self
 
 
 class KeyLocks:
@@ -32,20 +33,6 @@ class KeyLocks:
 
     def __len__(self) -> int:
         return len(self._locks)
-
-
-class UsualPhase:
-    """A phase of a usual turn, as a context; every turn has two, and a generator would cost more than the rest."""
-
-    def __init__(self, slots: WorkerSlots, max_wait: timedelta) -> None:
-        self._slots = slots
-        self._max_wait = max_wait
-
-    async def __aenter__(self) -> None:
-        await self._slots.begin_phase(self._max_wait)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._slots.end_phase()
 
 
 class WorkerSlots:
@@ -108,12 +95,8 @@ class WorkerSlots:
         finally:
             self._admits_jobs.set()
 
-    def phase(self, max_wait: timedelta) -> UsualPhase:
-        """Return the context of a usual turn's phase: beside no lone one, unless that lasts longer than *max_wait*."""
-        return UsualPhase(self, max_wait)
-
     async def begin_phase(self, max_wait: timedelta) -> None:
-        """Wait for a lone phase, and count a usual one."""
+        """Count a usual phase: beside no lone one, unless that lasts longer than *max_wait*."""
         if self._lone.locked():
             await self._wait_until(lambda: not self._lone.locked(), max_wait)
         self._phases += 1
@@ -140,6 +123,37 @@ class WorkerSlots:
                     self._changed.clear()
                     await self._changed.wait()
                     await asyncio.sleep(0)  # a session whose turn has ended asks for its next slot first
+
+
+class TurnPhases:
+    """The usual phases in which one turn does its own work, one after the other; see `WorkerSlots`.
+
+    Every turn has two: a context manager made of a generator would cost more than what a phase does.
+    """
+
+    def __init__(self, slots: WorkerSlots, max_wait: timedelta) -> None:
+        """A phase waits *max_wait* at most for a lone one."""
+        self._slots = slots
+        self._max_wait = max_wait
+        self._is_running = False
+
+    async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def begin(self) -> None:
+        """Start a phase."""
+        await self._slots.begin_phase(self._max_wait)
+        self._is_running = True
+
+    async def end(self) -> None:
+        """End the phase, if one runs."""
+        if self._is_running:
+            self._is_running = False
+            self._slots.end_phase()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,26 +170,10 @@ WINDOW = "window"  # the fact
 _HARDER = 0.8  # of what was refused is tried next, where the model did not say its limit
 
 
-@dataclass(frozen=True, slots=True)
-class PromptBudget:
-    """The prompt's share of a context window; the rest is for the answer and the error of an estimate."""
-
-    window: int
-
-    @property
-    def reserve(self) -> int:
-        """Tokens kept for the answer."""
-        return min(LARGEST_RESERVE, self.window // 4)
-
-    @property
-    def safety(self) -> int:
-        """Tokens kept for the error of an estimate."""
-        return self.window // 20
-
-    @property
-    def tokens(self) -> int:
-        """Tokens for the prompt."""
-        return self.window - self.reserve - self.safety
+def prompt_share(window: int) -> int:
+    """Return the tokens of a context window for the prompt; the rest is for the answer and the error of an estimate."""
+    reserve, safety = min(LARGEST_RESERVE, window // 4), window // 20
+    return window - reserve - safety
 
 
 class ContextWindows:
@@ -217,7 +201,7 @@ class ContextWindows:
     def budget(self, model: str) -> int:
         """Return the prompt budget of *model*, in the units of agent/base/transcript_lines.py."""
         window, factor = self._limits(model)
-        return max(int(PromptBudget(window).tokens / factor), 1)
+        return max(int(prompt_share(window) / factor), 1)
 
     def factor(self, model: str) -> float:
         """Return the provider's tokens per estimated token."""
@@ -244,7 +228,7 @@ class ContextWindows:
         if limit:
             window = max(min(window, limit), SMALLEST_WINDOW)
             seen = 1.1 * window / max(weight, 1)  # at least so many of its tokens is one of ours
-            if PromptBudget(window).tokens / factor >= weight and seen <= _LARGEST_FACTOR:
+            if prompt_share(window) / factor >= weight and seen <= _LARGEST_FACTOR:
                 factor = max(factor, seen)
         elif weight * factor >= min(_CREDIBLE, window // 2):
             window = max(min(window, int(weight * factor * _HARDER)), SMALLEST_WINDOW)

@@ -74,7 +74,7 @@ class PromptAssembler:
         searches memory before the model is asked; *outbox* finds the bot's own messages that people quote.
         """
         self._approvals = approvals
-        self._memory = memory
+        self.memory = memory
         self._files = files
         self._history = history
         self._auto_recall = auto_recall
@@ -147,11 +147,8 @@ class PromptAssembler:
     async def read_memory(self, turn: Turn) -> MemoryView:
         """Return what the turn's scope remembers; it is kept for the next call."""
         session = turn.lease.session
-        return await self.read_scope(turn.scope, session.memory_version if session.scope == turn.scope else "")
-
-    async def read_scope(self, scope: str, version: str = "") -> MemoryView:
-        """Return the memory of *scope*; nothing is read while *version*, as of a claim, is the one that was read."""
-        return await self._memory.view(scope, version)
+        # Nothing is read while the version, as of the claim, is the one that was read.
+        return await self.memory.view(turn.scope, session.memory_version if session.scope == turn.scope else "")
 
     async def _denial_lines(self, turn: Turn) -> list[Line]:
         """Return the line that tells which calls were denied since the last turn; its jobs end with the turn."""

@@ -12,7 +12,6 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
@@ -23,7 +22,7 @@ from markdown_it.common.normalize_url import normalizeLinkText
 
 from agent.attachments.transcription import UsageAttribution
 from agent.base.file_facts import UNTRUSTED, facts_in
-from agent.base.locks import task_group
+from agent.base.locks import TurnPhases, task_group
 from agent.base.token_estimate import estimate_message, estimate_messages
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
@@ -49,34 +48,6 @@ RETRY_PREFIX = "job:retry/"  # of a message id; then the turn that is answered a
 
 _MOST_STAGE_TIMES = 2_000  # turns
 _STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
-
-
-class TurnPhases:
-    """The phases in which a turn does its own work, one after the other; see `WorkerSlots`."""
-
-    def __init__(self, start: Callable[[], AbstractAsyncContextManager[object]]) -> None:
-        """*start* returns the context of one phase."""
-        self._start = start
-        self._running: AbstractAsyncContextManager[object] | None = None
-
-    async def __aenter__(self) -> TurnPhases:
-        await self.begin()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.end()
-
-    async def begin(self) -> None:
-        """Start a phase."""
-        phase = self._start()
-        await phase.__aenter__()
-        self._running = phase
-
-    async def end(self) -> None:
-        """End the phase, if one runs."""
-        phase, self._running = self._running, None
-        if phase is not None:
-            await phase.__aexit__(None, None, None)
 
 
 class PromptFitter:
@@ -163,10 +134,11 @@ class Turn:
     draft: TurnDraft = field(init=False)
     prompt: PromptFitter = field(init=False)  # not there before it is assembled
     is_assembled: bool = False
+    conversation: Conversation = field(init=False)  # not there before it is loaded
+    has_conversation: bool = False  # not in a turn that is refused, nor in a control command
     preview: Preview = field(default_factory=NullPreview)
     is_watched: bool = False  # the answer is streamed only where a stream would be seen: it costs CPU
     pictured: set[str] = field(default_factory=set)  # ids of calls whose picture is being stored
-    _conversation: Conversation | None = field(default=None, init=False)
     _calls: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)  # by id: tool, progress
 
     # how far it is
@@ -224,25 +196,15 @@ class Turn:
 
     # -- conversation and prompt -----------------------------------------------------------------
 
-    @property
-    def conversation(self) -> Conversation:
-        """The conversation that the turn continues. Raises RuntimeError before it is loaded."""
-        if self._conversation is None:
-            raise RuntimeError(f"turn {self.id} has not loaded its conversation")
-        return self._conversation
-
-    @property
-    def has_conversation(self) -> bool:
-        """True if the conversation is loaded: not in a turn that is refused, nor in a control command."""
-        return self._conversation is not None
-
     def use(self, conversation: Conversation) -> None:
         """Continue *conversation*."""
-        self._conversation = conversation
+        self.conversation, self.has_conversation = conversation, True
 
     def restart(self, lease: TurnLease) -> None:
         """Drop what was written and loaded, and begin with what *lease* has."""
-        self.draft, self._conversation, self.is_assembled = TurnDraft(lease), None, False
+        if self.has_conversation:
+            del self.conversation
+        self.draft, self.has_conversation, self.is_assembled = TurnDraft(lease), False, False
 
     def set_prompt(self, assembled: Sequence[Mapping[str, Any]]) -> None:
         """Ask with *assembled*, the system prompt and the history, and the draft's messages."""

@@ -77,7 +77,7 @@ class TurnDraft:
 
     def __init__(self, lease: TurnLease) -> None:
         self._lease = lease
-        self._next_index = lease.session.next_index
+        self.next_index = lease.session.next_index  # of the next message line
         self._next_step = 0
         self._opening: TurnStep | None = None
         self._calls: dict[str, ToolCall] = {}
@@ -165,11 +165,6 @@ class TurnDraft:
         return self._lease.session.next_index
 
     @property
-    def next_index(self) -> int:
-        """The index of the next message line."""
-        return self._next_index
-
-    @property
     def has_calls(self) -> bool:
         """True if the model has called a tool."""
         return bool(self._calls)
@@ -232,8 +227,8 @@ class TurnDraft:
         """Return a message line with the next index; it is not part of the draft until a step holds it."""
         if role == "assistant" and self.is_tainted:
             fields[TAINTED] = True
-        line = build.message(self._next_index, self._lease.turn, role, content, at, **fields)
-        self._next_index += 1
+        line = build.message(self.next_index, self._lease.turn, role, content, at, **fields)
+        self.next_index += 1
         return line
 
     def open(self, opening: Sequence[Line], blobs: Mapping[str, str], rows: Sequence[InboxRow]) -> None:
@@ -253,7 +248,7 @@ class TurnDraft:
         calls: list[Mapping[str, Any]] = []
         used = set(self._calls)
         for n, call in enumerate(reply.tool_calls):
-            name = call.id if call.id and call.id not in used else f"call_{self._next_index}_{n}"
+            name = call.id if call.id and call.id not in used else f"call_{self.next_index}_{n}"
             used.add(name)
             calls.append({"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
         extra: dict[str, Any] = {"model": reply.model} if reply.model and (calls or reply.thinking) else {}
@@ -352,7 +347,7 @@ class TurnDraft:
         end = build.end_line(
             self._lease.turn,
             from_index=self._lease.session.next_index,
-            to_index=self._next_index,
+            to_index=self.next_index,
             inbox=[str(seq) for seq in self.inbox],
             outcome=str(outcome),
             at=at,
@@ -365,7 +360,7 @@ class TurnDraft:
             outcome=outcome,
             lines=(*self.lines, end),
             from_index=self._lease.session.next_index,
-            to_index=self._next_index,
+            to_index=self.next_index,
             inbox=tuple(self.inbox),
             at=at,
             blobs=self.blobs,
@@ -438,7 +433,7 @@ class TurnDraft:
             self._seen_rows.update(seqs)
             self.inbox.extend(seq for seq in seqs if seq not in self.inbox)
         for line in step.lines:
-            self._next_index = max(self._next_index, line.get("i", -1) + 1)
+            self.next_index = max(self.next_index, line.get("i", -1) + 1)
             for call in line.get("tool_calls") or ():
                 function = call["function"]
                 self._calls[call["id"]] = ToolCall(call["id"], function["name"], function["arguments"])

@@ -229,7 +229,7 @@ class TaskRunner:
         line = build.message(
             0, task.id, "user", _words(task, zone), task.set_at, origin=UNTRUSTED if task.is_tainted else "user"
         )
-        view = (await services.assembler.read_scope(context.scope)).spoken_as(profile.persona)
+        view = (await services.assembler.memory.view(context.scope)).spoken_as(profile.persona)
         begun = opening(
             conversation,
             view.within(conversation.prompt_limit.tokens),

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from agent.base.locks import KeyLocks, WorkerSlots
-from agent.turns.turn import RunningTurns, Turn, TurnPhases
+from agent.base.locks import KeyLocks, TurnPhases, WorkerSlots
+from agent.turns.turn import RunningTurns, Turn
 from gateway.errors import LeaseLost, ScopeMoved, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id, turn_id
 from gateway.ports.journal import InboxRow, MessageOutcome, Suspect, TurnLease
@@ -44,6 +44,27 @@ _SUSPECT_WAIT = timedelta(seconds=30)  # that suspects wait for other turns unde
 _PHASE_WAIT = timedelta(seconds=3)  # that a phase waits for others to end
 _SENT_PAUSE = timedelta(seconds=0.05)  # between looks at whether an answer is delivered
 _NONE = timedelta(0)
+
+
+class SuspectPhases(TurnPhases):
+    """The phases of a suspect, each of which is tried by itself."""
+
+    def __init__(self, start: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        """*start* returns the context of one phase."""
+        self._start = start
+        self._running: AbstractAsyncContextManager[object] | None = None
+
+    async def begin(self) -> None:
+        """Start a phase."""
+        phase = self._start()
+        await phase.__aenter__()
+        self._running = phase
+
+    async def end(self) -> None:
+        """End the phase, if one runs."""
+        phase, self._running = self._running, None
+        if phase is not None:
+            await phase.__aexit__(None, None, None)
 
 
 class WorkerPool:
@@ -151,7 +172,7 @@ class WorkerPool:
             return
         if lease.more:
             self._again.add(key)
-        async with TurnPhases(partial(self._slots.phase, _PHASE_WAIT)) as phases:
+        async with TurnPhases(self._slots, _PHASE_WAIT) as phases:
             await self._run_turn(lease, phases)
 
     # -- suspects ------------------------------------------------------------------------------
@@ -193,7 +214,7 @@ class WorkerPool:
         work, is_beyond = suspect.work, suspect.work.attempts >= _ATTEMPTS
         key = work.key if isinstance(work, TurnLease) else work.message.key
         log.warning("pool.suspect", key=str(key), turn=work.turn, attempts=work.attempts)
-        async with slot, TurnPhases(partial(self._try, suspect)) as phases:
+        async with slot, SuspectPhases(partial(self._try, suspect)) as phases:
             if isinstance(work, InboxRow):
                 await self._run_control(work)
             elif is_beyond:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import count
@@ -280,7 +280,7 @@ class JournalUsageRecorder:
             release = await self._app.caps.reserve(request.turn, tokens.input + tokens.output, micro_dollars(cost or 0))
         row = self._row(request, model, weight, cost)  # counted after a kill, like the tokens
         self._app.store.journal.calling(row)
-        return JournalCallRecord(self, row, release, price)
+        return JournalCallRecord(self._app, row, release, price)
 
     def _note_unpriced(self, model: str) -> None:
         if model not in self.unpriced_models:
@@ -289,7 +289,7 @@ class JournalUsageRecorder:
 
     def note_call(self, request: ChatRequest, model: str, usage: ChatReply) -> None:
         """Record a call that has ended and that no cap limits."""
-        self.close(self._row(request, model, 0, None), _release_nothing, usage, was_refused=False)
+        JournalCallRecord(self._app, self._row(request, model, 0, None), _release_nothing).end(usage)
 
     def _row(self, request: ChatRequest, model: str, weight: int, cost: float | None) -> UsageRow:
         return UsageRow(
@@ -308,25 +308,28 @@ class JournalUsageRecorder:
             is_own=self._app.caps.is_own(request.turn),
         )
 
-    def close(
-        self,
-        row: UsageRow,
-        release: Release,
-        reply: ChatReply | None,
-        *,
-        was_refused: bool,
-        price: Price | None = None,
-    ) -> None:
-        """Store the tokens of a finished call, and count them in place of its reservation.
 
-        *price* is for calls under a cap in money that ended early: the cost of their tokens is estimated, too.
-        """
-        tokens = _NO_TOKENS if reply is None else reply.tokens
-        cost = (0.0 if was_refused else None) if reply is None else reply.cost
+@dataclass(frozen=True, slots=True)
+class JournalCallRecord:
+    """A model call that has a row in the journal. *release* ends its reservation.
+
+    *price* is for calls under a cap in money: of one that ends early, the cost of its tokens is estimated.
+    """
+
+    app: Runtime
+    row: UsageRow
+    release: Release
+    price: Price | None = None
+
+    def end(self, usage: ChatReply | None, *, was_refused: bool = False) -> None:
+        """Store the tokens of the call, and count them in place of its reservation; see the port for *usage*."""
+        app, row = self.app, self.row
+        tokens = _NO_TOKENS if usage is None else usage.tokens
+        cost = (0.0 if was_refused else None) if usage is None else usage.cost
         total = tokens.input + tokens.output
-        if cost is None and total and price is not None:
-            cost = price(tokens)
-        self._app.caps.spend(
+        if cost is None and total and self.price is not None:
+            cost = self.price(tokens)
+        app.caps.spend(
             turn=row.turn,
             person=row.person,
             chat=row.chat,
@@ -334,42 +337,22 @@ class JournalUsageRecorder:
             tokens=total,
             cost=micro_dollars(cost or 0),
         )
-        self._app.token_budget.note(row.purpose, row.turn, total)
-        release()
+        app.token_budget.note(row.purpose, row.turn, total)
+        self.release()
         if cost:
-            self._app.meter.count("model_cost_dollars", cost)
+            app.meter.count("model_cost_dollars", cost)
         elif cost is None:
-            self._app.meter.count("model_unpriced")
-        self._app.store.journal.spend(
-            UsageRow(
-                turn=row.turn,
-                person=row.person,
-                chat=row.chat,
-                purpose=row.purpose,
-                model=row.model if reply is None else reply.model,
-                tokens_in=tokens.input,
-                tokens_out=tokens.output,
-                tokens_cached=tokens.cached,
-                cost=cost,
-                at=self._app.now(),
-                call=row.call,
-                is_own=row.is_own,
-            )
+            app.meter.count("model_unpriced")
+        ended = replace(
+            row,
+            model=row.model if usage is None else usage.model,
+            tokens_in=tokens.input,
+            tokens_out=tokens.output,
+            tokens_cached=tokens.cached,
+            cost=cost,
+            at=app.now(),
         )
-
-
-@dataclass(slots=True)
-class JournalCallRecord:
-    """An open model call."""
-
-    recorder: JournalUsageRecorder
-    row: UsageRow
-    release: Release
-    price: Price | None = None
-
-    def end(self, usage: ChatReply | None, *, was_refused: bool = False) -> None:
-        """Close the call with its reply, None where it failed (see the port)."""
-        self.recorder.close(self.row, self.release, usage, was_refused=was_refused, price=self.price)
+        app.store.journal.spend(ended)
 
 
 def _release_nothing() -> None:

@@ -194,15 +194,13 @@ class Conversation:
 
     def with_mark(self, record: TurnRecord) -> TurnRecord:
         """Return *record* with the mark that is due with it, before its `end` line; usually unchanged."""
-        line = self.pending_mark(record.from_index, record.to_index)
+        line = mark_due(
+            self._state, record.from_index, record.to_index, window=self.window, consolidates=self.consolidates
+        )
         if line is None:
             return record
         at = len(record.lines) - 1 if record.lines and kind_of(record.lines[-1]) == "end" else len(record.lines)
         return replace(record, lines=(*record.lines[:at], line, *record.lines[at:]))
-
-    def pending_mark(self, from_index: int, to_index: int) -> Line | None:
-        """Return the mark that is due once a turn of these indices is there; usually none."""
-        return mark_due(self._state, from_index, to_index, window=self.window, consolidates=self.consolidates)
 
     def due(self, to_index: int, record: TurnRecord | None = None) -> MessageRange | None:
         """Return the range to consolidate once there are *to_index* messages; usually None.

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
-from agent.base.locks import KeyLocks, WorkerSlots
+from agent.base.locks import KeyLocks, TurnPhases, WorkerSlots
 from tests.fakes.clock import VirtualClock
 
 
@@ -65,13 +65,13 @@ async def test_nothing_runs_beside_a_lone_phase(clock: VirtualClock) -> None:
             inside.add(name)
             seen.append(frozenset(inside))
             await asyncio.sleep(0.1)
-            assert has_no_company is None or inside == {name}
+            assert has_no_company is not True or inside == {name}
             inside.discard(name)
 
     async with asyncio.TaskGroup() as tasks:
         for n in range(12):
             is_lone = n % 5 == 4
-            tasks.create_task(work(f"{n}", slots.lone_phase(WAIT) if is_lone else slots.phase(WAIT)))
+            tasks.create_task(work(f"{n}", slots.lone_phase(WAIT) if is_lone else TurnPhases(slots, WAIT)))
     assert {frozenset({"4"}), frozenset({"9"})} <= set(seen)
     assert len(seen) == 12
     assert clock.seconds < 1
@@ -82,9 +82,9 @@ async def test_a_phase_waits_for_others_three_seconds_at_most(clock: VirtualCloc
     slots = WorkerSlots(4)
     async with slots.lone_phase(WAIT) as has_no_company:
         assert has_no_company
-        async with slots.phase(WAIT):
+        async with TurnPhases(slots, WAIT):
             assert clock.seconds == 3
-    async with slots.phase(WAIT), slots.lone_phase(WAIT) as has_no_company:
+    async with TurnPhases(slots, WAIT), slots.lone_phase(WAIT) as has_no_company:
         assert (has_no_company, clock.seconds) == (False, 6)
     with slots.job():
         async with slots.lone_phase(WAIT) as has_no_company:

@@ -16,7 +16,7 @@ from agent.llm.model_abilities import (
     SMALLEST_WINDOW,
     ContextWindows,
     LearnedModels,
-    PromptBudget,
+    prompt_share,
     take_over_windows,
 )
 from agent.llm.model_client import ModelClient
@@ -36,8 +36,8 @@ def windows(facts: LearnedModels | None = None) -> ContextWindows:
 @pytest.mark.parametrize(("window", "tokens"), [(8_192, 5_735), (65_536, 54_068), (200_000, 181_808)])
 def test_the_budget_leaves_room_for_the_answer_and_for_what_we_are_off(window: int, tokens: int) -> None:
     """Window − completion reserve (8,192, a quarter of a small window) − safety (a twentieth)."""
-    budget = PromptBudget(window)
-    assert budget.tokens == tokens == window - budget.reserve - budget.safety
+    reserve = min(8_192, window // 4)
+    assert prompt_share(window) == tokens == window - reserve - window // 20
 
 
 def test_a_window_is_as_configured_else_as_looked_up_else_stated() -> None:
@@ -126,7 +126,7 @@ def test_the_providers_figures_correct_ours() -> None:
     for _ in range(20):
         known.calibrate("a", 10_000, 15_000)
     assert known.factor("a") == pytest.approx(1.5, rel=0.01)
-    assert known.budget("a") == pytest.approx(PromptBudget(DEFAULT_WINDOW).tokens / 1.5, rel=0.01)
+    assert known.budget("a") == pytest.approx(prompt_share(DEFAULT_WINDOW) / 1.5, rel=0.01)
     for tokens in (1, 100, 90_000):
         known.calibrate("a", 10_000, tokens)
     known.calibrate("a", 10, 40)
@@ -178,7 +178,7 @@ async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -
                 [model], recorder=FakeUsageRecorder(), meter=SummingMeter(), windows=shared
             ).prompt_limit()
         )
-    assert rooms == [PromptBudget(128_000).tokens, PromptBudget(8_192).tokens]
+    assert rooms == [prompt_share(128_000), prompt_share(8_192)]
 
 
 def test_figures_of_new_tokens_alone_do_not_raise_the_budget() -> None:
@@ -188,7 +188,7 @@ def test_figures_of_new_tokens_alone_do_not_raise_the_budget() -> None:
     for tokens in (10_000, 2_500, 2_500, 6_000, 4_900, *[5_100] * 50):
         known.calibrate("a", 10_000, tokens)
     assert known.factor("a") == 1.0
-    assert known.budget("a") == PromptBudget(8_192).tokens
+    assert known.budget("a") == prompt_share(8_192)
 
 
 def test_a_figure_of_new_tokens_does_not_undo_a_correction() -> None:
