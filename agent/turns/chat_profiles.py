@@ -125,7 +125,7 @@ class ChatProfiles:
     def active_model(self, key: SessionKey, choice: str | None) -> ActiveModel:
         """Return the model that answers in *key*, where the operator's settings name *choice*; served from memory.
 
-        What was chosen in the chat holds for its threads too, and goes before what was decided.
+        A choice in the chat holds for its threads too, and goes before the operator's.
         """
         models, chosen = self.models, self._people.preferences(_subject(key)).get(_CHOSEN, "")
         client = models.clients.get(chosen) if chosen in models.offered else None

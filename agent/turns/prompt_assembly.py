@@ -145,7 +145,7 @@ class PromptAssembler:
         draft.open([*turn_opening.lines, *lines, *plan.lines], turn_opening.blobs, rows)
 
     async def read_memory(self, turn: Turn) -> MemoryView:
-        """Return what the turn's scope remembers; it is kept for the next call."""
+        """Return the memory of the turn's scope; it is kept for the next call."""
         session = turn.lease.session
         # Nothing is read while the version, as of the claim, is the one that was read.
         return await self.memory.view(turn.scope, session.memory_version if session.scope == turn.scope else "")

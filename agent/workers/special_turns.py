@@ -175,7 +175,7 @@ def _outbound(turn: Turn, reply: CommandReply) -> tuple[OutboundMessage, ...]:
 
 
 def _ended_by_new(turn: Turn) -> tuple[str, ...]:
-    """Return the prefixes of jobs that end with the transcript: its questions, and denials that nobody reads now."""
+    """Return the prefixes of jobs that end with the transcript: its questions, and unread denials."""
     return (jobs_prefix(turn.key), denial_prefix(turn.key))
 
 
