@@ -49,7 +49,13 @@ _Handler: TypeAlias = Callable[[WebChannel, WebVisitor, Request], Awaitable[Resp
 
 LONGEST_BODY = 4_096  # bytes of a login
 _DRAIN_SECONDS = 10.0  # for the rest of a body that is not taken
-_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_TYPES = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".webmanifest": "application/manifest+json",
+}
 # Nothing from elsewhere, nothing inline, and no text becomes markup but through DOMPurify. An image may also be one
 # that this tab itself has just sent (blob:).
 _POLICY = (

@@ -263,6 +263,25 @@ async def test_dark_and_light_follow_the_machine(chromium: Browser, served: Serv
         assert _contrast(paper, soft) >= 4.5
 
 
+async def test_the_page_can_be_installed_as_an_application(chromium: Browser, served: ServedPage) -> None:
+    """Chromium finds nothing wrong with the manifest; its start leads back here, and each icon has the size it says."""
+    page = await open_chat(chromium, served.url)
+    devtools = await page.context.new_cdp_session(page)
+    found = await devtools.send("Page.getAppManifest")
+    assert found["errors"] == []
+    wrong = [each["errorId"] for each in (await devtools.send("Page.getInstallabilityErrors"))["installabilityErrors"]]
+    assert set(wrong) <= {"in-incognito"}  # as all contexts of tests are
+    manifest = found["manifest"]
+    assert (manifest["startUrl"], manifest["scope"]) == (served.url, served.url)
+    for icon in manifest["icons"]:
+        size = await page.evaluate(
+            "async (url) => { const drawn = new Image(); drawn.src = url; await drawn.decode();"
+            " return `${drawn.naturalWidth}x${drawn.naturalHeight}`; }",
+            icon["url"],
+        )
+        assert icon["sizes"] in (size, "0x0")  # which is `any`, the size of the drawing
+
+
 async def test_theme_and_text_size_are_chosen_here(chromium: Browser, served: ServedPage) -> None:
     """Whatever the machine says, at once and after a reload; nothing of it is sent anywhere."""
     page = await open_chat(chromium, served.url, color_scheme="light")
