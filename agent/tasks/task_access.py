@@ -11,7 +11,7 @@ from agent.tasks.task import LONGEST_GOAL, TASK, Task, TaskLimits, task_id, task
 from gateway.errors import ToolFailed
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports.access import MICROS, CapAllowance, CappedSender
-from gateway.ports.journal import Job
+from gateway.ports.journal import Job, JobLimit
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs
@@ -87,6 +87,11 @@ class TaskAccess:
             guild=message.guild,
             is_tainted=is_tainted,
         )
+
+    @property
+    def limit(self) -> JobLimit:
+        """The limit within which the commit of the turn starts a task: two chats may have asked at one moment."""
+        return JobLimit(tuple(sorted(self._names)), self.services.limits.person_tasks)
 
     async def _check_caps(self, pending: Sequence[Task]) -> None:
         """Raise ToolFailed unless the budget fits each daily cap beside the rest of the *pending* tasks' budgets."""

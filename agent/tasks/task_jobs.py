@@ -63,9 +63,12 @@ class TaskEndJobs:
         return None
 
     async def _report_late(self, job: Job) -> None:
-        """Say in the chat that a task has not started, if no worker has taken it; the job's id makes that once."""
+        """Say in the chat that no worker has taken a task, or that it was never stored; the job's id makes that once.
+
+        It is not stored if its person had as many as they may have at that moment. An ended one is stored for days.
+        """
         found = [each for each in tasks_in(await self.jobs.pending_in(job.scope)) if each.id == job.payload["k"]]
-        if not any(each.state is TaskState.WAITING for each in found):
+        if found and found[0].state is not TaskState.WAITING:
             return
         key = await self.open_chat(SessionKey.parse(job.payload["key"]))
         language = self.locales.language(key)
@@ -73,10 +76,10 @@ class TaskEndJobs:
             self.records,
             job,
             await self.journal.session(key),
-            translate("tasks.late", language, what=short(str(job.payload["text"]))),
+            translate("tasks.late" if found else "tasks.not_started", language, what=short(str(job.payload["text"]))),
             at=self.now(),
             chat_kind=ChatKind(job.payload["chat_kind"]),
-            choices=(stop_button(found[0], translate("tasks.stop", language)),),
+            choices=[stop_button(each, translate("tasks.stop", language)) for each in found],
         )
         log.info("task.late", task=job.payload["k"])
 

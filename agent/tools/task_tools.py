@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from agent.tools.tool import ToolContext, ToolKind, tool
@@ -16,6 +17,6 @@ from agent.tools.tool import ToolContext, ToolKind, tool
 async def task(context: ToolContext, goal: Annotated[str, "all it has to know, and what the result should be"]) -> str:
     """Stage a task; it is started with the turn's commit. Raises ToolFailed."""
     started = await context.tasks.build(goal, call_key=context.call_key, is_tainted=context.is_tainted)
-    context.stage_job(started.to_job(context.scope))
+    context.stage_job(replace(started.to_job(context.scope), limit=context.tasks.limit))
     context.stage_job(started.late_job(context.scope))
     return f"task {started.id} is started once this answer is sent; its result comes here by itself"

@@ -25,6 +25,7 @@ from gateway.ports.journal import (
     STOP_WANTED,
     InboxRow,
     Job,
+    JobLimit,
     Line,
     LinkFinder,
     MessageOutcome,
@@ -445,9 +446,12 @@ class TurnDraft:
 
 
 def _job_record(job: Job) -> dict[str, Any]:
-    return {"id": job.id, "kind": job.kind, "payload": dict(job.payload), "due_at": job.due_at.isoformat()}
+    record = {"id": job.id, "kind": job.kind, "payload": dict(job.payload), "due_at": job.due_at.isoformat()}
+    return record if job.limit is None else {**record, "limit": [list(job.limit.people), job.limit.most]}
 
 
 def _job_of(record: Mapping[str, Any], scope: str) -> Job:
     due_at = datetime.fromisoformat(record["due_at"])
-    return Job(id=record["id"], kind=record["kind"], scope=scope, payload=record["payload"], due_at=due_at)
+    people, most = record.get("limit", ((), 0))
+    limit = JobLimit(tuple(people), most) if people else None
+    return Job(id=record["id"], kind=record["kind"], scope=scope, payload=record["payload"], due_at=due_at, limit=limit)

@@ -48,12 +48,25 @@ def format_usage(rows: Sequence[Mapping[str, Any]], language: str = FALLBACK) ->
     """
     names = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
     calls, tokens_in, tokens_out, cached, known, unpriced = (sum(row[name] for row in rows) for name in names)
-    cost = f"${known:.4f}"
-    if unpriced:
-        word = "commands.cost_part" if known else "commands.cost_unknown"
-        cost = translate(word, language, cost=cost, calls=unpriced)
+    cost = _format_cost(known, unpriced, language)
     percent = round(100 * cached / tokens_in) if tokens_in else 0
     return {"calls": calls, "tokens": tokens_in + tokens_out, "cached_percent": percent, "cost": cost}
+
+
+def format_spent(tokens: int, known_cost: float, unpriced_calls: int, language: str = FALLBACK) -> str:
+    """Return tokens and cost in words; "" where no model was asked."""
+    if not (tokens or known_cost or unpriced_calls):
+        return ""
+    cost = _format_cost(known_cost, unpriced_calls, language)
+    return translate("formats.spent", language, tokens=tokens, cost=cost)
+
+
+def _format_cost(priced: float, unpriced_calls: int, language: str) -> str:
+    cost = f"${priced:.4f}"
+    if not unpriced_calls:
+        return cost
+    word = "commands.cost_part" if priced else "commands.cost_unknown"
+    return translate(word, language, cost=cost, calls=unpriced_calls)
 
 
 _MOST = 3  # suggestions

@@ -164,6 +164,14 @@ class TurnRecord:
     previous: int = field(default=0, compare=False)  # the number of the session's turn before it, as of a commit
 
 
+@dataclass(frozen=True, slots=True)
+class JobLimit:
+    """The most jobs of one kind that some people, as `person` in the payloads names them, may have at once."""
+
+    people: tuple[str, ...]
+    most: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """Something due. `id` makes queuing idempotent; finishing twice is finishing once."""
@@ -174,6 +182,7 @@ class Job:
     payload: Mapping[str, Any]
     due_at: datetime
     attempts: int = 0
+    limit: JobLimit | None = None  # a turn's commit queues the job only below it
 
 
 @dataclass(frozen=True, slots=True)

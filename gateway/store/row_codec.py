@@ -27,9 +27,9 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports.journal import Job, JobAdvance, Line, TurnStep
+from gateway.ports.journal import Job, JobAdvance, JobLimit, Line, TurnStep
 from gateway.ports.memory import anchor_index
-from gateway.store.database import Database
+from gateway.store.database import SET_META, Database
 from gateway.text.json_lines import encode_ascii, encode_json
 from gateway.text.message_text import find_command
 
@@ -391,6 +391,27 @@ def put_job(database: Database, columns: tuple[Any, ...]) -> None:
         "INSERT INTO job (id, kind, scope, payload, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         columns,
     )
+
+
+def put_limited_job(database: Database, columns: tuple[Any, ...], limit: JobLimit) -> None:
+    """Queue a job once, unless the limit is reached.
+
+    Such jobs are queued one after the other, over all gateways: each transaction waits for the row that the one before
+    has written, and counts afterwards.
+    """
+    database.execute(SET_META, ("limited_jobs", "")).close()
+    fields = [write_json({"person": each})[1:-1] for each in limit.people]
+    # Inside of a text, quotes are escaped: only the field itself is written like this.
+    is_theirs = " OR ".join(["replace(payload, ?, '') != payload"] * len(fields))
+    database.execute(
+        sql(_PUT_BELOW, is_theirs, ")) < ? ON CONFLICT DO NOTHING"), (*columns, columns[1], *fields, limit.most)
+    )
+
+
+_PUT_BELOW = (
+    "INSERT INTO job (id, kind, scope, payload, due_at, attempts) SELECT ?, ?, ?, ?, ?, ? "
+    "WHERE (SELECT count(*) FROM job WHERE kind = ? AND ("
+)
 
 
 def end_jobs(database: Database, prefix: str) -> None:

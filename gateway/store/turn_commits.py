@@ -24,6 +24,7 @@ from gateway.store.row_codec import (
     micros,
     moment,
     put_job,
+    put_limited_job,
     quote,
     read_json,
     read_key,
@@ -292,8 +293,11 @@ def _store(
             enqueue_reply(database, message, control)
     for prefix in new.commit.ends:
         end_jobs(database, prefix)
-    for job in new.jobs:
-        put_job(database, job)
+    for job, columns in zip(new.commit.jobs, new.jobs, strict=True):
+        if job.limit is None:
+            put_job(database, columns)
+        else:
+            put_limited_job(database, columns, job.limit)
     for advance in new.advances:
         advance_job(database, advance)
     if new.commit.audit is not None:

@@ -13,7 +13,7 @@ from agent.memory.prompt.prompt_snapshot import digest_of
 from gateway.errors import LeaseLost
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
 from gateway.ports.channel import CACHED_NOTES
-from gateway.ports.journal import Job, JobAdvance, TurnCommit, TurnStep
+from gateway.ports.journal import Job, JobAdvance, JobLimit, TurnCommit, TurnStep
 from gateway.ports.memory import FileKind
 from gateway.store.sql_store import SqlStore
 from gateway.text.json_lines import decode_lines
@@ -397,3 +397,26 @@ async def test_the_next_run_takes_over_the_messages_of_a_killed_one(backend: Sto
     await store.state(ANN.channel).save_first_row(None)
     store = await backend.reopen()
     assert await store.state(ANN.channel).take_over_rows(10) == ()
+
+
+async def test_a_job_is_queued_below_its_limit_alone(store: SqlStore) -> None:
+    """Of one kind and some people; of commits at one moment, too; others, and texts that look alike, do not count."""
+
+    def task(name: str, person: str, kind: str = "task", **more: str) -> Job:
+        limit = JobLimit((person, f"{person}%3a2"), 2) if person == "ann" else None
+        payload = {"person": person, **more}
+        return Job(id=name, kind=kind, scope="people/ann", payload=payload, due_at=START, limit=limit)
+
+    await store.jobs.put(replace(task("task:bob", "bob"), payload={"person": "bob", "text": '"person":"ann"'}))
+    await store.jobs.put(task("other:ann", "ann", kind="task-end"))
+    leases = []
+    for chat in ("1", "2", "3"):
+        await accept(store, said(key=SessionKey("telegram", chat)))
+        leases.append(await claim(store, SessionKey("telegram", chat)))
+    commits = (
+        store.journal.commit(lease, answered(lease, "one", jobs=(task(f"task:{n}", "ann"),)))
+        for n, lease in enumerate(leases)
+    )
+    await asyncio.gather(*commits)
+    found = [each for each in await store.jobs.pending_of("task") if each.payload["person"] == "ann"]
+    assert len(found) == 2
