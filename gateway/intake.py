@@ -12,7 +12,7 @@ import structlog
 from cachetools import TTLCache
 
 from gateway.admission import Decision, Rejected
-from gateway.events import ChatKind, InboundKind, InboundMessage, Role, turn_id
+from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Role, turn_id
 from gateway.i18n import translate
 from gateway.ports.access import MessageContext
 from gateway.ports.channel import IntakeResult, IntakeVerdict, MembershipChange, PlatformEvent
@@ -88,10 +88,13 @@ class Intake:
         finally:
             _EVENT_BEGAN.reset(token)
 
-    async def receive(self, message: InboundMessage) -> IntakeResult:
+    async def receive(
+        self, message: InboundMessage, *, attach: Callable[[], Awaitable[tuple[Attachment, ...]]] | None = None
+    ) -> IntakeResult:
         """Admit and store *message*; return when it is durable.
 
-        Raises StoreUnavailable when it could not be stored: do not ack, the platform will deliver again.
+        *attach* stores its files and returns them; it is called once the sender is admitted. Raises StoreUnavailable
+        when it could not be stored: do not ack, the platform will deliver again.
         """
         parsed_at = datetime.now(UTC)
         context = self._context_of(message)
@@ -102,6 +105,8 @@ class Intake:
         if isinstance(decision, Rejected):
             self._meter.count("rejected", reason=decision.reason)
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason)
+        if attach is not None:
+            message = replace(message, attachments=await attach())
         if message.kind is InboundKind.MESSAGE and message.is_empty:
             if not message.revision:
                 return await self._refuse_empty(message, context)

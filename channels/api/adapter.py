@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -297,15 +297,15 @@ class ApiChannel:
             message_id, replaced = await self._identify(subscription.key, request, is_retry=is_retry)
         message = self._message(subscription.key, key, request, message_id=message_id, replaces=replaced)
         subscription.message_id, subscription.turn = message_id, turn_id(message)
-        message = replace(message, attachments=await self._upload(key, request.images))
-        result = await self._context.intake.receive(message)
+        attach = self._lazy_upload(key, request.images)
+        result = await self._context.intake.receive(message, attach=attach)
         line = await self.find_line(subscription.key, message_id) if result.is_repeated else None
         if idempotency_key is not None and result.is_repeated:
             _check_same(line, message)
         elif result.is_repeated and line is None:  # of a conversation that was forgotten since
             message = replace(message, message_id=f"{message_id}.{secrets.token_hex(4)}")
             subscription.message_id, subscription.turn = message.message_id, turn_id(message)
-            result = await self._context.intake.receive(message)
+            result = await self._context.intake.receive(message, attach=attach)
         if result.verdict is IntakeVerdict.FULL:
             text = result.line or translate("frames.full", self._context.language(subscription.key))
             raise busy(text, seconds=10)
@@ -341,6 +341,19 @@ class ApiChannel:
     def record_served(self, accepted: AcceptedRequest) -> None:
         """Record that a client has the whole answer: from now on the same request asks for another one."""
         self._served[accepted.subscription.key, accepted.subscription.message_id] = None
+
+    def _lazy_upload(
+        self, key: ApiKey, images: Sequence[RequestImage]
+    ) -> Callable[[], Awaitable[tuple[Attachment, ...]]] | None:
+        """Return a function that stores *images* at its first call; None without images."""
+        stored: list[tuple[Attachment, ...]] = []
+
+        async def upload() -> tuple[Attachment, ...]:
+            if not stored:
+                stored.append(await self._upload(key, images))
+            return stored[0]
+
+        return upload if images else None
 
     async def _upload(self, key: ApiKey, images: Sequence[RequestImage]) -> tuple[Attachment, ...]:
         found: list[Attachment] = []

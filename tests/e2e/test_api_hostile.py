@@ -104,6 +104,22 @@ async def test_an_idempotency_key_of_an_image(api: Api) -> None:
     assert len(api.model.asked) == 1
 
 
+async def test_no_image_of_a_person_who_is_not_admitted_is_stored(api: Api) -> None:
+    """The person of a key is admitted before a byte of a file is written; afterwards the same request is taken."""
+    image: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PNG}}]}
+    operations, folder = api.gateway.app.operations, api.gateway.home
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    _ = [line async for line in operations["people block"]({"who": "api:ann"})]
+    with pytest.raises(openai.PermissionDeniedError):
+        await api.client().chat.completions.create(model="parlour", messages=[image])
+    written = {path for path in folder.rglob("*") if path.is_file()} - before
+    assert not [path for path in written if b"image/png" in path.read_bytes()[:4_096]]
+    _ = [line async for line in operations["people allow"]({"who": "api:ann"})]
+    await api.client().chat.completions.create(model="parlour", messages=[image])
+    written = {path for path in folder.rglob("*") if path.is_file()} - before
+    assert len([path for path in written if b"image/png" in path.read_bytes()[:4_096]]) == 1
+
+
 async def test_usage_of_an_answer_that_is_given_again(api: Api) -> None:
     """Is that of its turn, and so is the time."""
     client = api.client()
