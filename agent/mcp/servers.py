@@ -269,37 +269,35 @@ class McpServers:
 
         return await self._change(name, change)
 
-    async def set_login(
-        self, name: str, *, client_id: str = "", secret: str = "", issuer: str = "", scopes: str = ""
-    ) -> PinnedServer:
-        """Let people sign in to the server *name*, as its metadata and those of its *issuer* say.
+    async def read_login(
+        self, name: str, *, client_id: str = "", has_secret: bool = False, issuer: str = "", scopes: str = ""
+    ) -> LoginConfig:
+        """Return the login of the server *name*, as its metadata and those of its *issuer* describe it.
 
-        Without *client_id*, the server has to know clients by the address of their metadata. Raises UserError and
-        StoreUnavailable.
+        Nothing is stored. Without *client_id*, the server has to know clients by the address of their metadata. Raises
+        UserError.
         """
         server, logins = self.server(name), self.logins
         if not server.is_private and urlsplit(server.url).scheme != "https":
             raise UserError(f"{server.url} is not an https address: everybody on the way could read people's tokens")
-        await logins.vault.make_key()
         try:
             found = await logins.client.read_metadata(server.address, issuer)
             if not client_id and (
-                secret or not found.takes_documents or not logins.document(name).startswith("https://")
+                has_secret or not found.takes_documents or not logins.document(name).startswith("https://")
             ):
                 raise UserError(
                     f"{found.issuer} has to know this gateway: register an application there with the redirect address"
                     f" {logins.redirect(name)}, and run `parlour mcp login {name} --client-id ID`"
                     + ("" if found.takes_documents is False else "; or set web.public_url to an https address")
                 )
-            config = LoginConfig(
+            return LoginConfig(
                 resource=found.resource,
                 issuer=found.issuer,
                 authorize=found.authorize,
                 token=found.token,
                 revoke=found.revoke,
                 client_id=client_id or logins.document(name),
-                secret=logins.vault.seal(secret, client_row(name)) if secret else "",
-                auth_method=choose_auth_method(found, has_secret=bool(secret)),
+                auth_method=choose_auth_method(found, has_secret=has_secret),
                 scopes=parse_scopes(scopes) or found.scopes,
                 sends_issuer=found.sends_issuer,
                 is_private=found.is_private,
@@ -307,8 +305,14 @@ class McpServers:
         except OAuthFailed as error:
             hint = "; add --issuer if it is your own" if server.is_private and not issuer else ""
             raise UserError(f"{name}: {error}{hint}") from None
+
+    async def set_login(self, name: str, config: LoginConfig, *, secret: str = "") -> PinnedServer:
+        """Let people sign in to the server *name* as *config* says. Raises UserError and StoreUnavailable."""
+        vault = self.logins.vault
+        await vault.make_key()
+        sealed = replace(config, secret=vault.seal(secret, client_row(name)) if secret else "")
         self._closed.discard(name)
-        return await self._change(name, lambda server: replace(server, login=config))
+        return await self._change(name, lambda server: replace(server, login=sealed))
 
     async def unset_login(self, name: str) -> PinnedServer:
         """End signing in to the server *name*, and remove the logins there. Raises UserError."""

@@ -144,17 +144,22 @@ def _run_command(rule: OperationDeclaration, values: Mapping[str, Any], as_json:
     arguments = {
         name: str(value.expanduser().absolute()) if isinstance(value, Path) else value for name, value in values.items()
     }
+    asks = rule.confirm is not None and not is_sure
     for name, value in arguments.items():
         form = rule.parameters[name].form
         if form is not None and form.is_file and value:
+            if value == "-" and asks:
+                option = f"--{name.replace('_', '-')}"
+                raise UserError(f"{option} - leaves no answer to the question: name a file, or give --yes as well")
             arguments[name] = _read_secret(value)
-    if rule.confirm is not None and not is_sure:
+    if rule.confirm is not None and asks:
         ask = rule.confirm(call_operation, arguments)
         if ask.text:
             typer.echo(strip_control_characters(ask.text), err=as_json)
         if not ask.question:
             return
         typer.confirm(ask.question, abort=True, err=as_json)
+        arguments |= ask.confirmed
     lines = call_operation(rule.name, arguments)
     if rule.show is not None:
         print_lines(lines, as_json, rule.show, arguments)

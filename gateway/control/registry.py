@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum, StrEnum
 from pathlib import Path
@@ -75,10 +75,14 @@ class OperationParameter:
 
 @dataclass(frozen=True, slots=True)
 class CommandConfirmation:
-    """A text and a question that the command line prints before it calls; without a *question* it ends."""
+    """A text and a question that the command line prints before it calls; without a *question* it ends.
+
+    *confirmed* is added to the arguments of the call: it names what the question has shown.
+    """
 
     question: str
     text: str = ""
+    confirmed: Line = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gateway.control import Line
-from gateway.control.registry import AuditRule, CommandConfirmation, argument, operation, option, rows
+from gateway.control.registry import AuditRule, Call, CommandConfirmation, argument, operation, option, plain, rows
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, Role
 from gateway.installation import operator_command
 from gateway.operations.group import OperationGroup
 
 if TYPE_CHECKING:
+    from agent.mcp.oauth import LoginConfig
     from agent.mcp.servers import PinnedServer, PinnedTool
 
 Name = Annotated[str, argument("The server's name.")]
@@ -40,8 +43,35 @@ def _login_row(line: Line) -> str:
     return f"{line['server']}  {line['account']}  {state} {line['at'][:10]}"
 
 
+def _login_line(config: LoginConfig) -> dict[str, Any]:
+    """Return the addresses, client and scopes of a login, and a digest of the whole configuration."""
+    whole = json.dumps(asdict(config), sort_keys=True)
+    shown = ("resource", "authorize", "issuer", "token", "client_id", "scopes")
+    line = {name: plain(getattr(config, name)) for name in shown}
+    return {**line, "digest": hashlib.sha256(whole.encode()).hexdigest()}
+
+
+def _confirm_login(call: Call, arguments: Line) -> CommandConfirmation:
+    name = arguments["name"]
+    if arguments.get("off"):
+        return CommandConfirmation(f"Nobody signs in to {name} any more, and all logins there are removed. Continue?")
+    given = {each: arguments[each] for each in ("name", "client_id", "issuer", "scopes")}
+    (line,) = call("mcp preview-login", {**given, "has_secret": bool(arguments["client_secret"])})
+    scopes = " ".join(line["scopes"]) or "what it gives without being asked for scopes"
+    text = (
+        f"{name}: {line['resource']}\n"
+        f"  people sign in at   {line['authorize']}\n"
+        f"  issuer              {line['issuer']}\n"
+        f"  tokens come from    {line['token']}\n"
+        f"  this gateway is     {line['client_id']}\n"
+        f"  people allow        {scopes}"
+    )
+    confirmed = {"confirmed": line["digest"]}
+    return CommandConfirmation(f"Let people sign in to {name} like this?", text, confirmed)
+
+
 class McpOperations(OperationGroup):
-    """The operations `mcp add|list|show|allow|review|remove|login|logins|logout|reset-logins`."""
+    """The operations `mcp add|list|show|allow|review|remove|login|preview-login|logins|logout|reset-logins`."""
 
     @operation(
         "mcp list",
@@ -158,11 +188,21 @@ class McpOperations(OperationGroup):
         await self._app.mcp.remove(name)
         yield {"server": name}
 
+    @operation("mcp preview-login")
+    async def preview_login(
+        self, name: str, client_id: str = "", has_secret: bool = False, issuer: str = "", scopes: str = ""
+    ) -> AsyncIterator[Line]:
+        """Read the login of a server from its metadata; nothing is stored. `digest` is that of all of it."""
+        given = {"client_id": client_id, "issuer": issuer, "scopes": scopes}
+        yield _login_line(await self._app.mcp.read_login(name, has_secret=has_secret, **given))
+
     @operation(
         "mcp login",
         Role.OWNER,
+        {"name", "client_id", "client_secret", "issuer", "scopes", "off"},
         audit=AuditRule.CALL,
         subject="name",
+        confirm=_confirm_login,
         show=rows(
             lambda line: (
                 f"{line['server']}: nobody signs in any more"
@@ -180,13 +220,22 @@ class McpOperations(OperationGroup):
         issuer: Annotated[str, option("The authorization server, if the service names none, or it is your own.")] = "",
         scopes: Annotated[str, option("What people allow, in place of what the service names.")] = "",
         off: Annotated[bool, option("Nobody signs in any more; all logins there are removed.")] = False,
+        confirmed: str = "",
     ) -> AsyncIterator[Line]:
-        """Let people sign in to a server with their own accounts: each call uses the login of who wrote."""
+        """Let people sign in to a server with their own accounts: each call uses the login of who wrote.
+
+        *confirmed* is the digest of what a question has shown. Raises UserError if the server says something else now.
+        """
         mcp = self._app.mcp
         if off:
             server = await mcp.unset_login(name)
         else:
-            server = await mcp.set_login(name, client_id=client_id, secret=client_secret, issuer=issuer, scopes=scopes)
+            config = await mcp.read_login(
+                name, client_id=client_id, has_secret=bool(client_secret), issuer=issuer, scopes=scopes
+            )
+            if confirmed and _login_line(config)["digest"] != confirmed:
+                raise UserError(f"{name} describes its login in another way than a moment ago; nothing is pinned")
+            server = await mcp.set_login(name, config, secret=client_secret)
         found = server.login
         yield {
             "server": name,

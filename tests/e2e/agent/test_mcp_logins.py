@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
 import re
 import zipfile
@@ -22,6 +24,8 @@ from tests.e2e.agent.test_tool_questions import decide
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import AllAccounts, InProcessGateway, gateway
 from tests.fakes.oauth_mcp import CLIENT, SECRET, AuthorizationServer, oauth_mcp_server
+from tests.unit.ops.test_memory_cli import CommandTerminal
+from tests.unit.ops.test_memory_cli import terminal as terminal
 
 MINE = ("use_tool", '{"name": "mcp_tracker_my_issues", "arguments": {}}')
 CREATE = ("use_tool", '{"name": "mcp_tracker_create_issue", "arguments": {"title": "roof"}}')
@@ -305,3 +309,37 @@ async def test_signing_out_revokes_and_removes() -> None:
         assert [each["account"] for each in await call(parlour, "mcp logins")] == ["pocket:bob"]
         await call(parlour, "mcp remove", name="tracker")
         assert await state.all("login/") == {}
+
+
+async def test_the_operator_sees_what_is_pinned_and_says_yes(
+    terminal: CommandTerminal, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Issuer, addresses, client and scopes; a no pins nothing, --yes asks nothing, what changed since is refused."""
+    secret = tmp_path / "secret"
+    secret.write_text(SECRET)
+    login = ("mcp", "login", "tracker", "--client-id", CLIENT, "--client-secret", str(secret))
+
+    async def run(*words: str, answer: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+        return await asyncio.to_thread(terminal.run, *words)
+
+    async with oauth_mcp_server() as (server, _), gateway(home=terminal.home, policy=ANYBODY) as parlour:
+        await call(parlour, "mcp add", name="tracker", url=server.url, private=True)
+        server.register(parlour.app.logins.redirect("tracker"))
+        code, out, _ = await run(*login, answer="n\n")
+        assert code == 1
+        for shown in (server.issuer, CLIENT, "people sign in at", "people allow", "Let people sign in to tracker"):
+            assert shown in out
+        assert parlour.app.mcp.login_names == []
+        code, out, _ = await run(*login, answer="y\n")
+        assert (code, parlour.app.mcp.login_names) == (0, ["tracker"])
+        code, out, _ = await run("mcp", "login", "tracker", "--off", answer="n\n")
+        assert (code, parlour.app.mcp.login_names) == (1, ["tracker"])
+        code, out, _ = await run("mcp", "login", "tracker", "--off", "--yes")
+        assert (code, parlour.app.mcp.login_names) == (0, [])
+        code, _, err = await run(*login[:-1], "-", answer=f"{SECRET}\n")
+        assert (code, "give --yes as well" in err) == (2, True)
+        code, out, _ = await run(*login[:-1], "-", "--yes", answer=f"{SECRET}\n")
+        assert (code, "sign in at" in out, parlour.app.mcp.login_names) == (0, True, ["tracker"])
+        with pytest.raises(UserError, match="in another way than a moment ago"):
+            await call(parlour, "mcp login", name="tracker", client_id=CLIENT, confirmed="other")
