@@ -8,6 +8,7 @@ from pathlib import Path
 from gateway.alerts.alert_sources import LATE_AFTER, LatePromiseSource
 from gateway.events import SessionKey
 from gateway.health.gateway_checks import read_status, status_findings
+from gateway.operations.turns import promise_rows
 from gateway.store.inspection import LatePromises
 from tests.e2e.agent.test_tool_questions import ARGUMENTS, OutsideWorld, decide
 from tests.fakes.held_model import HeldScriptModel, calls
@@ -113,6 +114,9 @@ async def test_the_operator_sees_what_is_late(tmp_path: Path) -> None:
         clock.at += LATE_AFTER + timedelta(minutes=1)
         (line,) = await _list(parlour)
         assert (line["kind"], line["state"], line["key"], line["is_late"]) == ("answer", "running", "pocket:c", True)
+        (row,) = promise_rows([line], {})
+        assert "answer to a message, running" in row  # as /promises has it
+        assert row.endswith("pocket:c  late")
         (finding,) = [each for each in status_findings(await read_status(parlour.app)) if each.name == "promises"]
         assert "1 message not answered in 15 minutes" in finding.text
         assert "pocket:c" in finding.text
