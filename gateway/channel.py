@@ -22,6 +22,8 @@ from gateway.ports.channel import (
     ReminderEntry,
     ReplyPolicies,
     ReplyPolicy,
+    RunEntry,
+    ServiceEntry,
     SessionInfo,
     TaskEntry,
     in_english,
@@ -147,12 +149,18 @@ class PersonPanels(Protocol):
     async def reminders(self, key: SessionKey) -> Sequence[ReminderEntry]:
         """Return the reminders, the next one first."""
 
+    async def reminder_runs(self, key: SessionKey, reminder: str) -> Sequence[RunEntry] | None:
+        """Return the newest runs of the reminder of this id, None for an unknown one."""
+
     @property
     def has_tasks(self) -> bool:
         """True if background tasks are switched on."""
 
     async def tasks(self, key: SessionKey) -> Sequence[TaskEntry]:
         """Return the background tasks, those that wait or run first."""
+
+    async def services(self, key: SessionKey) -> Sequence[ServiceEntry]:
+        """Return the services that people sign in to, with the person's logins."""
 
     def models(self, key: SessionKey) -> ModelOffer:
         """Return the models of the chat."""

@@ -61,7 +61,7 @@ KEY_FIELDS = {
     "tasks.is_{}": {state.value for state in TaskState},
     "tasks.end_{}": {state.value for state in TaskState if state.is_over and state is not TaskState.STOPPED},
     "promises.kind_{}": {"answer", "call", "reminder", "task"},
-    "promises.state_{}": {"waiting", "running", "failed", *(outcome.value for outcome in MessageOutcome)},
+    "promises.state_{}": {"waiting", "running", "failed", "silent", *(outcome.value for outcome in MessageOutcome)},
     "model.{}": {origin.value for origin in ModelChoiceOrigin},
     "settings.{}": {"everywhere", "block", "chosen"},
     "erasure.everything_{}": {"own", "chat"},

@@ -6,10 +6,16 @@ it, so the page behind it shows a code, and the login is stored when the person 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from agent.commands.command import CommandContext, CommandReply, command
 from gateway.errors import UserError
 from gateway.events import OutboundMessage
+from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
+
+if TYPE_CHECKING:
+    from agent.mcp.logins import LoginSummary
 
 _LONGEST_NAME = 24
 
@@ -61,16 +67,16 @@ async def _list(context: CommandContext) -> str:
     servers = mcp.login_names
     if not servers:
         return context.translate("logins.none")
-    found = {each.server: each for each in await mcp.logins.of_person(context.account.name)}
     zone = context.services.locales.zone(context.scope)
-    rows = []
-    for name in servers:
-        each = found.get(name)
-        if each is None:
-            rows.append(context.translate("logins.row_out", server=name))
-        elif each.is_over:
-            rows.append(context.translate("logins.row_over", server=name))
-        else:
-            at = format_moment(each.at, zone, context.language)
-            rows.append(context.translate("logins.row_in", server=name, at=at))
-    return "\n".join([context.translate("logins.list"), *(f"- {row}" for row in rows)])
+    found = {each.server: each for each in await mcp.logins.of_person(context.account.name)}
+    rows = (f"- {login_words(name, found.get(name), zone, context.language)}" for name in servers)
+    return "\n".join([context.translate("logins.list"), *rows])
+
+
+def login_words(server: str, login: LoginSummary | None, zone: str, language: str) -> str:
+    """Return the state of a person's *login* at *server*, None if they have none."""
+    if login is None:
+        return translate("logins.row_out", language, server=server)
+    if login.is_over:
+        return translate("logins.row_over", language, server=server)
+    return translate("logins.row_in", language, server=server, at=format_moment(login.at, zone, language))

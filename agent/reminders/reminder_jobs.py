@@ -7,7 +7,7 @@ slot once, and a cancelled reminder does not come back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -22,6 +22,7 @@ from agent.reminders.reminder import (
     DO,
     LATE,
     LISTED_AFTER,
+    MESSAGE_PREFIX,
     MOST_FAILURES,
     REMIND,
     Reminder,
@@ -37,6 +38,7 @@ from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
     from gateway.chat_locales import ChatLocales
+    from gateway.store.inspection import ScheduledRun
     from gateway.store.jobs import SqlJobs
     from gateway.store.journal import SqlJournal
     from gateway.store.records import SqlPreferences, SqlTurnRecords
@@ -109,6 +111,11 @@ class ReminderJobs:
             log.info("reminder.fired", reminder=reminder.id, kind=reminder.kind, missed=reminder.missed)
         await self._replace(job, reminder.next())
         return None
+
+    async def runs(self, reminder: Reminder, *, limit: int) -> Sequence[ScheduledRun]:
+        """Return the runs of *reminder* in the last 30 days, the newest first."""
+        keys = {reminder.key, await self.open_chat(reminder.key)}
+        return await self.journal.scheduled_runs(keys, f"{MESSAGE_PREFIX}{reminder.id}/", limit=limit)
 
     def note_end(self, turn: str) -> None:
         """Note that a turn has ended; only those of fired reminders count."""

@@ -37,7 +37,8 @@ class TaskState(StrEnum):
     EXHAUSTED = "exhausted"  # it has used up its time, tokens or money
     CAPPED = "capped"  # a usage cap of its person or chat was reached
     REVOKED = "revoked"  # its person lost access
-    STOPPED = "stopped"  # by a person
+    STOPPED = "stopped"  # by its person, or an admin in its chat: they know, so nothing comes into the chat
+    CANCELLED = "cancelled"  # by an owner or admin elsewhere, which its chat is told
 
     @property
     def is_over(self) -> bool:

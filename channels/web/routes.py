@@ -99,8 +99,10 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/memory", _for_visitor(_for_panel(list_remembered_lines), channel), methods=["GET"]),
         Route(f"{prefix}/memory/source", _for_visitor(show_line_source, channel), methods=["GET"]),
         Route(f"{prefix}/models", _for_visitor(_for_panel(list_models), channel), methods=["GET"]),
+        Route(f"{prefix}/services", _for_visitor(_for_panel(list_services), channel), methods=["GET"]),
         Route(f"{prefix}/tasks", _for_visitor(_for_panel(list_tasks), channel), methods=["GET"]),
         Route(f"{prefix}/reminders", _for_visitor(_for_panel(list_reminders), channel), methods=["GET"]),
+        Route(f"{prefix}/reminders/runs", _for_visitor(list_reminder_runs, channel), methods=["GET"]),
         Route(f"{prefix}/search", _for_visitor(search_conversations, channel), methods=["GET"]),
         Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),
         Route(f"{prefix}/logout", _bound(_logout, channel), methods=["POST"]),
@@ -488,9 +490,29 @@ async def list_reminders(panels: PersonPanels, key: SessionKey) -> JSONResponse:
     return JSONResponse({"reminders": found}, headers=_FRESH)
 
 
+async def list_reminder_runs(channel: WebChannel, visitor: WebVisitor, request: Request) -> JSONResponse:
+    """Return the newest runs of the visitor's reminder `id`, one question of a visitor at a time."""
+    if channel.panels is None:
+        return JSONResponse({}, 404)
+    try:
+        async with channel.searches.hold(visitor.who):
+            key = SessionKey(channel.name, visitor.who)
+            found = await channel.panels.reminder_runs(key, request.query_params.get("id", ""))
+    except SlotsTaken:
+        return JSONResponse({}, 429)
+    if found is None:
+        return JSONResponse({}, 404)
+    return JSONResponse({"runs": [asdict(each) for each in found]}, headers=_FRESH)
+
+
 async def list_tasks(panels: PersonPanels, key: SessionKey) -> JSONResponse:
     """Return the visitor's background tasks, those that wait or run first."""
     return JSONResponse({"tasks": [asdict(each) for each in await panels.tasks(key)]}, headers=_FRESH)
+
+
+async def list_services(panels: PersonPanels, key: SessionKey) -> JSONResponse:
+    """Return the services that people sign in to, with the visitor's logins."""
+    return JSONResponse({"services": [asdict(each) for each in await panels.services(key)]}, headers=_FRESH)
 
 
 async def list_models(panels: PersonPanels, key: SessionKey) -> JSONResponse:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent.base.scopes import chat_scope
+from agent.commands.logins import login_words
 from agent.commands.memory_lists import format_source
 from agent.reminders.reminder import reminders_in
 from agent.tasks.task import tasks_in
@@ -20,9 +21,9 @@ from gateway.app.recall import search_limitation
 from gateway.control.registry import console_operations
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import translate
-from gateway.i18n.formats import format_moment
+from gateway.i18n.formats import format_moment, format_spent
 from gateway.ports.access import AccessChange, actor_outside
-from gateway.ports.channel import MOST_LINES, LineSource, ModelOffer, ReminderEntry, TaskEntry
+from gateway.ports.channel import MOST_LINES, LineSource, ModelOffer, ReminderEntry, RunEntry, ServiceEntry, TaskEntry
 from gateway.ports.journal import InboxRow
 from gateway.settings.channel_blocks import PAGE
 from gateway.web_console import WebConsole
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _MOST_CHATS = 200  # in which one person's rights are looked up
 _LOOKUPS = 8  # at once
+_MOST_RUNS = 20  # of one reminder
 
 
 def build_console(app: Runtime) -> WebConsole | None:
@@ -201,6 +203,23 @@ class GatewayPersonPanels:
             for each in sorted(found, key=lambda each: each.due)
         ]
 
+    async def reminder_runs(self, key: SessionKey, reminder: str) -> Sequence[RunEntry] | None:
+        """Return the newest runs of the reminder of this id, None for an unknown one."""
+        scope = self._scope(key)
+        known = reminders_in(await self._app.store.jobs.pending_in(scope))
+        found = next((each for each in known if each.id == reminder), None)
+        if found is None:
+            return None
+        language = self._locales.language(key)
+        return [
+            RunEntry(
+                when=format_moment(each.at, found.zone, language),
+                state=translate(f"promises.state_{each.state}", language),
+                spent=format_spent(each.tokens, each.known_cost, each.unpriced_calls, language),
+            )
+            for each in await self._app.reminders.runs(found, limit=_MOST_RUNS)
+        ]
+
     @property
     def has_tasks(self) -> bool:
         """True if background tasks are switched on."""
@@ -216,6 +235,19 @@ class GatewayPersonPanels:
                 id=each.id, text=each.goal, state=state_words(each, now, zone, language), is_over=each.state.is_over
             )
             for each in found
+        ]
+
+    async def services(self, key: SessionKey) -> Sequence[ServiceEntry]:
+        """Return the services that people sign in to, with the person's logins."""
+        servers = self._app.mcp.login_names
+        if not servers:
+            return ()
+        account = self._app.roster.account(key.channel, key.parent.chat).name
+        zone, language = self._locales.zone(self._scope(key)), self._locales.language(key)
+        logins = {each.server: each for each in await self._app.logins.of_person(account)}
+        return [
+            ServiceEntry(name=each, state=login_words(each, logins.get(each), zone, language), is_in=each in logins)
+            for each in servers
         ]
 
     def models(self, key: SessionKey) -> ModelOffer:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.base.disk import Disk
 from agent.base.scopes import person_of
@@ -62,15 +63,19 @@ from agent.memory.update.conversation_updates import (
 )
 from agent.memory.update.dream_phases import DREAM_JOBS
 from agent.memory.update.dreamer import DreamApplier, Dreamer, DreamNotifier, DreamSchedule, DreamService
+from agent.reminders.reminder import reminders_in
 from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions
 from gateway.app.context import JOB_KINDS, LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
 from gateway.home import HomeUnscopedData
+from gateway.ports.journal import Job
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
+
+_MOST_RUNS = 3_000  # of a reminder in an export: of one every quarter of an hour, those of 30 days
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +237,14 @@ def build_privacy(app: Runtime) -> PrivacyService:
         found = await app.logins.of_person(person)
         return [{"service": each.server, "account": each.account, "at": each.at.isoformat()} for each in found]
 
+    async def export_runs(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        reminders = {each.id: each for each in reminders_in(jobs)}
+        return [
+            {"r": id_, "at": run.at.isoformat(), "state": run.state, "tokens": run.tokens, "cost": run.known_cost}
+            for id_, reminder in reminders.items()
+            for run in await app.reminders.runs(reminder, limit=_MOST_RUNS)
+        ]
+
     exports = ExportJobs(
         home=app.home.path,
         jobs=store.jobs,
@@ -245,6 +258,7 @@ def build_privacy(app: Runtime) -> PrivacyService:
         files=store.files,
         staging=memory.staging,
         logins=export_logins,
+        runs=export_runs,
         limit=lambda channel: min(app.configured_channels.file_limit(channel), longest),
         zone=app.locales.zone,
         now=app.now,

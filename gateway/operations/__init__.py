@@ -20,6 +20,7 @@ from gateway.operations.mcp import McpOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.people import PeopleOperations
 from gateway.operations.setup import SetupOperations
+from gateway.operations.tasks import TaskOperations
 from gateway.operations.turns import TurnOperations
 from gateway.operations.usage import UsageOperations
 from gateway.ports.access import ACTING, DecisionActor
@@ -35,6 +36,7 @@ def build_operations(app: Runtime) -> Mapping[str, Operation]:
         PeopleOperations,
         MemoryOperations,
         TurnOperations,
+        TaskOperations,
         UsageOperations,
         SetupOperations,
         MachineOperations,

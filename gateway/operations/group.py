@@ -31,6 +31,19 @@ class OperationGroup:
             raise no_such_turn(reference)
         return trace
 
+    def may_read(self, scope: str) -> bool:
+        """Return True if the caller may read what was said in *scope*.
+
+        That is true at the command line, in shared chats, and for the visitor's own person. The console admits a
+        visitor to the chat before it calls.
+        """
+        acting = ACTING.get()
+        if acting is None or scope.startswith("chats/"):
+            return True
+        channel, _, who = acting.by.partition(":")
+        account = self._app.roster.account(channel, who)
+        return bool(scope) and scope == f"people/{self._app.store.links.person(account)}"
+
     async def names(self) -> ScopeNames:
         """Return the current memory scopes by name."""
         from agent.base.scopes import ScopeNames, find_scopes

@@ -15,8 +15,8 @@ from gateway.control import Line
 from gateway.control.registry import AuditRule, argument, operation, option, plain
 from gateway.errors import UserError
 from gateway.events import MessagePart, PlatformAccount, Role, SessionKey, short_turn_id
+from gateway.i18n import translate
 from gateway.operations.group import OperationGroup, format_time, no_such_turn, parse_chat
-from gateway.ports.access import ACTING
 from gateway.ports.journal import PendingDelivery
 from gateway.store.inspection import TurnQuery, TurnTrace
 
@@ -60,7 +60,9 @@ def promise_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
         yield "nothing is due"
     for each in lines:
         late = "  late" if each["is_late"] else ""
-        yield f"{format_time(each['at'])}  {each['kind']:8} {each['state']:8} {each['reference']:8} {each['key']}{late}"
+        kind, state = each["kind"], each["state"]
+        what = f"{translate(f'promises.kind_{kind}')}, {translate(f'promises.state_{state}')}"
+        yield f"{format_time(each['at'])}  {what}  {each['reference'] or '-':8} {each['key']}{late}"
 
 
 def _difference(then: str, now: str) -> Iterable[str]:
@@ -127,7 +129,7 @@ class TurnOperations(OperationGroup):
         """
         trace, scope = await self._trace(reference, chat)
         lines = await self._lines(trace)
-        is_readable = self._may_read(scope)
+        is_readable = self.may_read(scope)
         yield {
             **plain(trace),
             "reference": short_turn_id(trace.turn),
@@ -145,7 +147,7 @@ class TurnOperations(OperationGroup):
         stored completely any more.
         """
         trace, scope = await self._trace(reference, chat)
-        if not self._may_read(scope):
+        if not self.may_read(scope):
             raise UserError("this is somebody's direct chat: only they read it")
         await self._app.session_files.flush()
         for message in await self._app.replayer.prompt(trace.key, scope, trace.turn):
@@ -179,18 +181,6 @@ class TurnOperations(OperationGroup):
         if chat is None or key == chat:
             return True
         return key.parent == chat and scopes.get(key) == chat_scope(chat)
-
-    def _may_read(self, scope: str) -> bool:
-        """Return True at the command line, in shared chats, and for the visitor's own person.
-
-        The console admits a visitor to the chat before it calls.
-        """
-        acting = ACTING.get()
-        if acting is None or scope.startswith("chats/"):
-            return True
-        channel, _, who = acting.by.partition(":")
-        account = self._app.roster.account(channel, who)
-        return bool(scope) and scope == f"people/{self._app.store.links.person(account)}"
 
     def _accounts(self, person: str) -> tuple[str, ...]:
         """Return the names of all accounts of a person, named as `channel:user_id`."""

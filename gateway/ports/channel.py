@@ -270,6 +270,15 @@ class ReminderEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """How one run of a scheduled request ended, in words, in the language of the chat."""
+
+    when: str
+    state: str
+    spent: str  # tokens and cost; "" where no model was asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEntry:
     """A background task that waits or runs, or ended in the last week."""
 
@@ -277,6 +286,15 @@ class TaskEntry:
     text: str  # what was asked for
     state: str  # in words, in the language of the chat
     is_over: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceEntry:
+    """A service that people sign in to, as one person sees it."""
+
+    name: str
+    state: str  # in words, in the language of the chat
+    is_in: bool  # the person has signed in, though they may have to again
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ def encode(
         message=message,
         key=write_key(message.key),
         payload=write_inbound(message),
-        names=tuple(quote(f"{message.key.channel}\x1f{message.account}\x1f{key}") for key in keys),
+        names=tuple(quote(_dedupe_name(message.key.channel, message.account, key)) for key in keys),
         revision=DELETED if message.kind is InboundKind.DELETION else quote(message.revision),
         role=role,
         is_control=is_control,
@@ -177,6 +177,15 @@ def encode(
         length=utf16_length(message.text),
         language=language,
     )
+
+
+def _dedupe_name(channel: str, account: str, logical_key: str) -> str:
+    return f"{channel}\x1f{account}\x1f{logical_key}"
+
+
+def job_name(key: SessionKey, message_id: str) -> str:
+    """Return the name under which a job's message in *key* is stored once, or the beginning of such names."""
+    return _dedupe_name(key.channel, "", f"{key.chat}/{message_id}")
 
 
 def _require_short_ids(message: InboundMessage) -> None:

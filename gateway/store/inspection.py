@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.events import InboundKind, SessionKey
-from gateway.ports.journal import UsageRow
+from gateway.ports.journal import MessageOutcome, UsageRow
 from gateway.ports.memory import REPOSITORY
 from gateway.store.database import LISTED, Database, QueryResult
 from gateway.store.row_codec import micros, moment, quote, read_json, read_key, sql, unquote, write_json, write_key
@@ -72,6 +72,19 @@ _ENDED = (
     "SELECT key, outcome, failure, at, turn, inbox FROM record WHERE scope = ? AND key = ? AND inbox != '[]' "
     "ORDER BY seq DESC LIMIT ?"
 )
+# The messages of a job that fires are found by the names that make each of them once, in the order of the index.
+_RUNS = sql(
+    "SELECT i.key, i.turn, i.state, i.accepted_at, i.ended_at, r.failure,",
+    "EXISTS (SELECT 1 FROM outbox o WHERE o.id >= i.turn || '.' AND o.id < i.turn || '/')",
+    "FROM dedupe d JOIN inbox i ON i.seq = d.seq LEFT JOIN record r ON r.turn = i.turn",
+    "WHERE d.name >= ? AND d.name < ? ORDER BY +i.seq DESC LIMIT ?",
+)
+_SPENT = (
+    "SELECT coalesce(sum(tokens_in + tokens_out), 0), coalesce(sum(cost), 0), "
+    "coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0) "
+    "FROM usage WHERE at >= ? AND at < ? AND turn = ? AND substr(purpose, 1, 5) != 'tool-'"
+)
+_USAGE_LATER = 60_000_000  # microseconds after the end of a turn, within which its usage is stored
 _MOST_ENDED = 50  # turns in which they are looked for
 _ENDED_ROWS = sql(
     "SELECT seq, message_id, sender, payload FROM inbox WHERE seq IN (", ", ".join("?" * _MOST_ENDED), ")"
@@ -140,6 +153,19 @@ class Promise:
     state: str  # "waiting", "running", a `MessageOutcome`, or "failed": answered with an error
     at: datetime  # accepted, or ended
     turn: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduledRun:
+    """One run of a scheduled request, without a word of it. It is kept as long as the row of its message."""
+
+    key: SessionKey  # the session in which it ran
+    turn: str
+    state: str  # as of a `Promise`, or "silent": answered, and nothing was sent
+    at: datetime
+    tokens: int
+    known_cost: float  # dollars
+    unpriced_calls: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +259,11 @@ _PROMISES_BY_PREFIX = {"job:remind/": "reminder", "job:task/": "task", "job:allo
 def _promise(columns: tuple[Any, ...]) -> Promise:
     key, message_id, state, at, turn, failure = columns
     kind = next((kind for start, kind in _PROMISES_BY_PREFIX.items() if message_id.startswith(start)), "answer")
-    word = {"claimed": "running", "stamped": "waiting"}.get(state, "failed" if failure else state)
-    return Promise(kind=kind, key=read_key(key), state=word, at=moment(at), turn=unquote(turn))
+    return Promise(kind=kind, key=read_key(key), state=_state_word(state, failure), at=moment(at), turn=unquote(turn))
+
+
+def _state_word(state: str, failure: str) -> str:
+    return {"claimed": "running", "stamped": "waiting"}.get(state, "failed" if failure else state)
 
 
 def due_promises(database: Database, scope: str, key: str, sender: str, limit: int) -> tuple[Promise, ...]:
@@ -266,6 +295,27 @@ def ended_promises(database: Database, scope: str, key: str, sender: str, limit:
         if first[turn] in rows and sender in ("", rows[first[turn]][1])
     ]
     return tuple(found[:limit])
+
+
+def scheduled_runs(database: Database, names: Collection[str], limit: int) -> tuple[ScheduledRun, ...]:
+    """Return the runs whose messages are stored under names that begin with one of *names*, the newest first."""
+    found = [row for name in names for row in database.execute(_RUNS, (quote(name), quote(name + _END), limit))]
+    runs = []
+    for key, turn, state, at, ended_at, failure, has_messages in sorted(found, key=lambda row: -row[3])[:limit]:
+        until = _FOREVER if ended_at is None else ended_at + _USAGE_LATER
+        tokens, cost, unpriced = database.execute(_SPENT, (at, until, turn)).fetchone()
+        word = _state_word(state, failure or "")
+        run = ScheduledRun(
+            key=read_key(key),
+            turn=unquote(turn),
+            state="silent" if word == MessageOutcome.ANSWERED.value and not has_messages else word,
+            at=moment(at),
+            tokens=tokens,
+            known_cost=cost,
+            unpriced_calls=unpriced,
+        )
+        runs.append(run)
+    return tuple(runs)
 
 
 def late_promises(database: Database, before: int) -> LatePromises:

@@ -37,7 +37,7 @@ from gateway.ports.journal import (
 from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.erased_words import ErasedWords, ErasureRunning, clear_texts, erasure_ids_of
-from gateway.store.inspection import LatePromises, Promise, TurnQuery, TurnSummary, TurnTrace
+from gateway.store.inspection import LatePromises, Promise, ScheduledRun, TurnQuery, TurnSummary, TurnTrace
 from gateway.store.message_deletion import find_more
 from gateway.store.row_codec import micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
@@ -493,6 +493,16 @@ class SqlJournal:
     async def all_due_promises(self, limit: int) -> tuple[Promise, ...]:
         """Return the due promises of all chats, the oldest first."""
         return await self._engine.writer.submit(lambda database: inspection.all_due_promises(database, limit))
+
+    async def scheduled_runs(
+        self, keys: Collection[SessionKey], message_prefix: str, *, limit: int
+    ) -> tuple[ScheduledRun, ...]:
+        """Return the runs in the sessions *keys* of what fires as messages with ids that begin with *message_prefix*.
+
+        The newest comes first.
+        """
+        names = {inbox.job_name(key, message_prefix) for key in keys}
+        return await self._engine.writer.submit(lambda database: inspection.scheduled_runs(database, names, limit))
 
     async def late_promises(self, before: datetime) -> LatePromises:
         """Return the promises that were accepted, or due, before *before* and have not ended."""

@@ -40,6 +40,7 @@ _VIEWS = (
     "people.js",
     "services.js",
     "setup.js",
+    "tasks.js",
     "turns.js",
     "usage.js",
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, ViewportSize, expect
 
+from agent.base.scopes import chat_scope
+from agent.reminders.recurrence import slot_of
+from agent.reminders.reminder import DO, Reminder
+from agent.tasks.task import Task, TaskState
 from channels.web.adapter import WebChannel
 from gateway.errors import UserError
-from gateway.events import SessionKey
+from gateway.events import ChatKind, SessionKey
 from gateway.logs import recent_lines
 from gateway.operations.machine import MachineOperations
 from gateway.operations.setup import SetupOperations
@@ -229,10 +234,83 @@ async def test_a_turn_is_found_and_tells_its_story(chromium: Browser, people: Co
     assert ("web:owner", "console turns show", reference) in {(each.by, each.what, each.whom) for each in entries}
 
 
+async def test_tasks_are_listed_and_one_is_stopped_after_a_question(chromium: Browser, people: ConsolePeople) -> None:
+    """Who, what, since when, steps and cost, by keys; what was asked for in a direct chat is not shown."""
+    jobs, now = people.up.app.store.jobs, people.up.app.now()
+    hostile = "compare the <b>ferries</b> to Bergen"
+    room = Task(
+        id="kaaaaaaaa",
+        key=SessionKey("pocket", "room"),
+        by="ann",
+        person="pocket%3aann",
+        goal=hostile,
+        set_at=now,
+        started_at=now,
+        chat_kind=ChatKind.GROUP,
+        state=TaskState.RUNNING,
+        model_calls=3,
+        tokens=4_321,
+        dollars=0.0123,
+    )
+    direct = replace(room, id="kbbbbbbbb", key=SessionKey("pocket", "eve"), goal="a secret of eve", by="eve")
+    direct = replace(direct, person="pocket%3aeve", chat_kind=ChatKind.DIRECT)
+    request = Reminder(
+        id="raaaaaaaa",
+        key=room.key,
+        by="ann",
+        person="pocket%3aann",
+        kind=DO,
+        text="what is new?",
+        at=slot_of(now + timedelta(days=2), "UTC"),
+        zone="UTC",
+        repeat="FREQ=DAILY",
+        set_at=now,
+        source="t.1",
+        chat_kind=ChatKind.GROUP,
+    )
+    far = now + timedelta(days=400)  # no step is due
+    await jobs.put(replace(room.to_job(chat_scope(room.key)), due_at=far))
+    await jobs.put(replace(direct.to_job("people/pocket%3aeve"), due_at=far))
+    await jobs.put(request.to_job(chat_scope(room.key)))
+    page = await visit(chromium, people, "tasks", color_scheme="dark", script=AXE)
+    listed = page.get_by_role("table", name="Tasks, those that run first")
+    row = listed.get_by_role("row").filter(has_text="Bergen")
+    for words in (hostile, "pocket:ann", "background task", "running", "3", "4,321 tokens, $0.0123"):
+        await expect(row).to_contain_text(words)
+    await expect(listed.get_by_role("row").filter(has_text="pocket:eve")).to_contain_text("in a direct chat")
+    assert "a secret of eve" not in await page.content()
+    assert await page.evaluate(RUN_AXE, TAGS) == []
+    await take_pictures(page, "console-tasks")
+    stop = page.get_by_role("button", name="Stop kaaaaaaaa")
+    await stop.press("Enter")
+    await expect(page.locator("#question-text")).to_contain_text(hostile)
+    await page.keyboard.press("Escape")
+    await expect(row).to_contain_text("running")
+    await stop.press("Enter")
+    await page.keyboard.press("Enter")
+    await expect(row).to_contain_text("cancelled")
+    await expect(stop).to_have_count(0)
+    await page.get_by_role("link", name="Runs of raaaaaaaa").click()
+    await expect(page.get_by_text("It has not run in the last 30 days.")).to_be_visible()
+    entries = await people.up.app.store.access.audit(limit=20)
+    assert ("web:owner", "console tasks stop", "kaaaaaaaa") in {(each.by, each.what, each.whom) for each in entries}
+    # An admin sees those of their chat, and stops no other.
+    phone = await visit(chromium, people, "tasks", who="ann", viewport=PHONE, script=AXE)
+    await expect(phone.get_by_role("table").get_by_role("row")).to_have_count(3)
+    await expect(phone.get_by_text(hostile)).to_be_visible()
+    assert await phone.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert await phone.evaluate(RUN_AXE, TAGS) == []
+    for role in ("admin of the chat", "admin of another chat"):
+        chat = "pocket:room" if role == "admin of the chat" else "pocket:other"
+        assert (await people.call(role, "tasks stop", id="kbbbbbbbb", chat=chat))[0] == 400
+        assert (await people.call(role, "tasks stop", id="kbbbbbbbb"))[0] == 403
+    assert (await people.call("admin of another chat", "tasks runs", id="raaaaaaaa", chat="pocket:other"))[0] == 400
+
+
 async def test_an_admin_reads_the_turns_of_their_chat_alone(chromium: Browser, people: ConsolePeople) -> None:
     """On a phone: no view of an owner's, no turn of another chat, not even by its reference."""
     page = await visit(chromium, people, who="ann", viewport=PHONE)
-    await expect(page.locator("#views a")).to_have_text(["Turns", "Chats"])
+    await expect(page.locator("#views a")).to_have_text(["Turns", "Tasks", "Chats"])
     found = page.get_by_role("table", name="Turns, the newest first")
     await expect(found.get_by_role("row")).to_have_count(2)
     await found.get_by_role("link").click()
@@ -433,6 +511,7 @@ async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsoleP
         "people/?who=pocket:bob",
         "turns",
         f"turns/{turn[:8]}",
+        "tasks",
         "chats",
         "chats/?chat=pocket:room",
         "usage",

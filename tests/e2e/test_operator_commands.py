@@ -84,11 +84,13 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
     assert every - asked == {
         *("backups create", "backups list", "backups verify", "chats change", "chats list", "chats preview"),
         *("mcp add", "mcp allow", "mcp list", "mcp remove", "mcp review", "mcp show"),  # of agent/test_mcp.py
-        *("mcp login", "mcp logins", "mcp logout", "mcp reset-logins"),  # of agent/test_mcp_logins.py
+        # of agent/test_mcp_logins.py
+        *("mcp login", "mcp logins", "mcp logout", "mcp preview-login", "mcp reset-logins"),
         *("chats settings", "doctor", "logs"),
         "chat file",  # by `parlour chat`, for a file of an answer
         "setup learned",  # by the doctor and `parlour init`
         *("setup model", "setup models", "setup platform", "setup restart", "setup servers", "setup status"),
+        *("tasks list", "tasks runs", "tasks stop"),
         *("turns find", "turns prompt", "turns show"),
     }
     assert listed == every | {"chat attach"}

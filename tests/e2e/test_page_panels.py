@@ -11,13 +11,17 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from agent.reminders.recurrence import slot_of
-from agent.reminders.reminder import SAY, Reminder
+from agent.reminders.reminder import DO, SAY, Reminder
 from agent.tasks.task import Task, TaskState
 from gateway.events import SessionKey
 from gateway.i18n import translate
+from tests.e2e.agent.test_mcp import call
+from tests.e2e.agent.test_mcp_logins import open_page, typed
 from tests.e2e.browser import open_chat, send_text, take_pictures
+from tests.e2e.test_page_axe import AXE, check
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.oauth_mcp import CLIENT, SECRET, oauth_mcp_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 LINE = "My boat is called Nora"
@@ -128,6 +132,56 @@ async def test_reminders_are_moved_and_cancelled(chromium: Browser) -> None:
         await button(entry, "reminder_cancel").click()
         await expect(page.locator("#reminders .empty")).to_have_text(translate("web.reminders_empty"))
         assert not [each for each in await up.app.store.jobs.pending_in(SCOPE) if each.kind == "remind"]
+
+
+async def test_how_the_runs_of_a_request_ended(chromium: Browser) -> None:
+    """Shown and hidden by its button, by keys; what has not run says so; on a phone nothing is cut off."""
+    async with gateway(model=HeldScriptModel("Rain.", "NOTHING")) as up:
+        now = datetime.now(UTC).replace(second=0, microsecond=0)
+        request = Reminder(
+            id="raaaaaaaa",
+            key=SessionKey("web", "owner"),
+            by="owner",
+            person="web%3aowner",
+            kind=DO,
+            text="what is the weather?",
+            at=slot_of(now - timedelta(minutes=1), "UTC"),
+            zone="UTC",
+            repeat="FREQ=DAILY",
+            set_at=now,
+            source="t.1",
+        )
+        later = replace(request, id="rbbbbbbbb", kind=SAY, text="roses", at=slot_of(now + timedelta(days=9), "UTC"))
+        await up.app.store.jobs.put(later.to_job(SCOPE))
+        await up.app.store.jobs.put(request.to_job(SCOPE))
+        page = await open_chat(chromium, up.app.web.url, script=AXE)
+        await expect(page.locator(".line.assistant .body")).to_have_text(["Rain."])
+        await send_text(page, "/reminders run raaaaaaaa")
+        await expect(page.locator(".line.notice")).to_have_count(1)
+        await up.idle()
+        await expect(page.locator(".line.assistant .body")).to_have_text(["Rain."])
+        entries = page.locator("#reminders > ul > li")
+        entry, other = entries.filter(has_text="weather"), entries.filter(has_text="roses")
+        await button(page, "reminders").click()
+        await button(other, "reminder_runs").press("Enter")
+        await expect(other.locator(".runs li")).to_have_text([translate("web.reminder_runs_empty")])
+        await button(entry, "reminder_runs").press("Enter")
+        await expect(button(entry, "reminder_runs")).to_have_attribute("aria-expanded", "true")
+        runs = entry.locator(".runs")
+        await expect(runs.locator("li")).to_have_count(2)
+        await expect(runs.locator("li").first).to_contain_text(translate("promises.state_silent"))
+        await expect(runs.locator("li").last).to_contain_text(translate("promises.state_answered"))
+        await expect(runs.locator("li").last).to_contain_text("token")
+        found: list[str] = []
+        await check(page, "runs", found)
+        await page.set_viewport_size({"width": 360, "height": 740})
+        assert await page.evaluate("document.documentElement.scrollWidth") == 360
+        await check(page, "runs on a phone", found)
+        assert found == []
+        await button(entry, "reminder_runs").press("Enter")
+        await expect(runs).to_be_hidden()
+        unknown = await page.evaluate("async () => (await fetch('reminders/runs?id=rcccccccc')).status")
+        assert unknown == 404
 
 
 async def test_a_person_reads_only_what_is_theirs(chromium: Browser) -> None:
@@ -296,3 +350,39 @@ async def test_without_tasks_the_page_has_no_button_for_them(chromium: Browser) 
         page = await open_chat(chromium, up.app.web.url)
         await expect(button(page, "reminders")).to_be_visible()
         await expect(page.locator("#tasks-open")).to_be_hidden()
+
+
+async def test_a_person_signs_out_of_a_service_in_the_settings(chromium: Browser) -> None:
+    """Without services there is no section; each has its state in words, and the button that fits it, by keys."""
+    async with oauth_mcp_server() as (server, _), gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url, script=AXE)
+        section = page.locator("#settings-services")
+        async with page.expect_response("**/services"):
+            await button(page, "settings").click()
+        await expect(section).to_be_hidden()
+        await page.locator("#settings-close").click()
+        await call(up, "mcp add", name="tracker", url=server.url, private=True)
+        server.register(up.app.logins.redirect("tracker"))
+        await call(up, "mcp login", name="tracker", client_id=CLIENT, client_secret=SECRET)
+        await button(page, "settings").click()
+        await expect(section).to_contain_text(translate("logins.row_out", server="tracker"))
+        await page.get_by_role("button", name=f"{translate('web.sign_in')}: tracker").press("Enter")
+        await expect(page.locator("#settings")).to_be_hidden()
+        link = page.locator(".line.notice a").last
+        await expect(link).to_be_visible()
+        _, shown = await open_page(str(await link.get_attribute("href")))
+        await send_text(page, typed(shown))
+        await expect(page.locator(".line.notice").last).to_contain_text("signed in to tracker")
+        await button(page, "settings").click()
+        sign_out = page.get_by_role("button", name=f"{translate('web.sign_out')}: tracker")
+        await expect(section).to_contain_text("signed in since")
+        found: list[str] = []
+        await check(page, "services", found)
+        await page.set_viewport_size({"width": 360, "height": 740})
+        assert await page.evaluate("document.documentElement.scrollWidth") == 360
+        await check(page, "services on a phone", found)
+        assert found == []
+        await sign_out.press("Enter")
+        await expect(page.locator(".line.notice").last).to_contain_text("tracker")
+        await up.idle()
+        assert await call(up, "mcp logins") == []

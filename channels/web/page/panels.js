@@ -86,17 +86,37 @@ export class Panels {
   }
 
   reminder({ id, text, at, when, repeat, is_paused: isPaused }) {
+    const runs = element("ul", "runs");
+    runs.hidden = true;
+    const history = this.button(this.words.reminder_runs, () => this.showRuns(id, runs, history));
+    history.setAttribute("aria-expanded", "false");
     const item = this.item(text, [
       this.button(this.words.reminder_move, () =>
         this.ask(item, at.slice(0, 16), "datetime-local", (time) => this.say(`/reminders move ${id} ${time}`)),
       ),
       this.button(this.words.reminder_run, () => this.say(`/reminders run ${id}`)),
       this.button(this.words.reminder_cancel, () => this.say(`/reminders stop ${id}`)),
+      history,
+      runs,
     ]);
     const details = element("p");
     details.textContent = [when, repeat, isPaused ? this.words.reminder_paused : ""].filter(Boolean).join(" · ");
     item.querySelector("p").after(details);
     return item;
+  }
+
+  /** Show how the last runs ended, or hide them again. */
+  async showRuns(id, list, history) {
+    const isShown = list.hidden;
+    history.setAttribute("aria-expanded", String(isShown));
+    list.hidden = !isShown;
+    if (!isShown) return;
+    list.replaceChildren();
+    const answer = await fetch(`reminders/runs?${new URLSearchParams({ id })}`, { cache: "no-store" }).catch(() => null);
+    const { runs } = answer?.ok ? await answer.json() : { runs: null };
+    const lines = (runs ?? []).map(({ when, state, spent }) => [`${when}: ${state}`, spent].filter(Boolean).join(" · "));
+    if (lines.length === 0) lines.push(runs ? this.words.reminder_runs_empty : this.words.panel_failed);
+    list.replaceChildren(...lines.map((line) => Object.assign(element("li"), { textContent: line })));
   }
 
   task({ id, text, state, is_over: isOver }) {

@@ -9,9 +9,15 @@ export function listenForSettings(words, say) {
   const look = { ...DEFAULTS, ...stored() };
   apply(look);
   const dialog = document.getElementById("settings");
+  const offerServices = () =>
+    listServices(words, (command) => {
+      dialog.close(); // its answer stands in the conversation
+      say(command);
+    });
   document.getElementById("settings-open").addEventListener("click", () => {
     dialog.showModal();
     offerModels();
+    offerServices();
   });
   document.getElementById("settings-close").addEventListener("click", () => dialog.close());
   for (const name of Object.keys(DEFAULTS)) {
@@ -40,6 +46,24 @@ export function listenForSettings(words, say) {
     dialog.close();
     say(`/language ${language.value}`);
   });
+}
+
+/** Show the services that the person can sign in to; where there are none, the section is hidden. */
+async function listServices(words, send) {
+  const answer = await fetch("services", { cache: "no-store" }).catch(() => null);
+  const { services } = answer?.ok ? await answer.json() : { services: [] };
+  const section = document.getElementById("settings-services");
+  section.hidden = services.length === 0;
+  const entries = services.map(({ name, state, is_in: isIn }) => {
+    const [item, text, button] = ["li", "span", "button"].map((tag) => document.createElement(tag));
+    text.textContent = state;
+    Object.assign(button, { type: "button", className: "quiet", textContent: isIn ? words.sign_out : words.sign_in });
+    button.setAttribute("aria-label", `${button.textContent}: ${name}`);
+    button.addEventListener("click", () => send(`/${isIn ? "logout" : "login"} ${name}`));
+    item.append(text, button);
+    return item;
+  });
+  section.querySelector("ul").replaceChildren(...entries);
 }
 
 /** Offer models and efforts that the chat can choose; where there is no choice, the field is hidden. */

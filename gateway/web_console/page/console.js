@@ -9,6 +9,7 @@ import { overview } from "./overview.js";
 import { people } from "./people.js";
 import { services } from "./services.js";
 import { setup } from "./setup.js";
+import { tasks } from "./tasks.js";
 import { turns } from "./turns.js";
 import { usage } from "./usage.js";
 
@@ -21,6 +22,7 @@ const VIEWS = {
   overview: { title: "Overview", roles: [OWNER], build: overview, refreshes: true },
   people: { title: "People", roles: [OWNER], build: people },
   turns: { title: "Turns", roles: [OWNER, ADMIN], build: turns },
+  tasks: { title: "Tasks", roles: [OWNER, ADMIN], build: tasks },
   chats: { title: "Chats", roles: [OWNER, ADMIN], build: chats },
   services: { title: "Services", roles: [OWNER], build: services },
   usage: { title: "Usage", roles: [OWNER], build: usage },

@@ -8,7 +8,7 @@ from datetime import timedelta
 from gateway.events import InboundKind, SessionKey
 from gateway.store.inspection import Promise
 from gateway.store.sql_store import SqlStore
-from tests.fakes.turns import accept, answered, claim, said
+from tests.fakes.turns import accept, answered, claim, said, spent
 
 ANN, PAGE, ROOM = SessionKey("telegram", "1"), SessionKey("web", "a"), SessionKey("slack", "C1")
 SCOPE, ROOM_SCOPE = "people/telegram%3a1", "chats/slack%3aC1"
@@ -57,3 +57,26 @@ async def test_what_is_due_ends(store: SqlStore) -> None:
     commit = answered(lease, "sorry", scope=ROOM_SCOPE)
     await store.journal.commit(lease, replace(commit, record=replace(commit.record, failure="model")))
     assert brief(await ended(ROOM, ROOM_SCOPE, sender=sender, limit=10))[0] == ("C1", "answer", "failed")
+
+
+async def test_the_runs_of_what_is_scheduled(store: SqlStore) -> None:
+    """By the beginning of their ids, the newest first, with what each has used; others of the chat are none."""
+    for slot in ("2026-11-23T08:00", "2026-11-24T08:00", "2026-11-25T08:00"):
+        await accept(store, replace(said(key=ANN, id=f"job:remind/ra/{slot}"), kind=InboundKind.JOB))
+        if slot.endswith("25T08:00"):
+            break
+        lease = await claim(store, ANN)
+        store.journal.spend(spent(lease.turn, at=store.journal.now()))
+        commit = answered(lease, "one", scope=SCOPE)
+        outbound = commit.outbound if slot.endswith("23T08:00") else ()
+        await store.journal.commit(lease, replace(commit, outbound=outbound, parts=()))
+    await accept(store, replace(said(key=ANN, id="job:remind/rab/2026-11-23T08:00"), kind=InboundKind.JOB))
+    await accept(store, said(key=ANN, id="other"))
+    runs = await store.journal.scheduled_runs({ANN, PAGE}, "job:remind/ra/", limit=10)
+    assert [(each.key, each.state, each.tokens) for each in runs] == [
+        (ANN, "waiting", 0),
+        (ANN, "silent", 12),
+        (ANN, "answered", 12),
+    ]
+    assert len(await store.journal.scheduled_runs({ANN}, "job:remind/ra/", limit=1)) == 1
+    assert await store.journal.scheduled_runs({PAGE}, "job:remind/ra/", limit=10) == ()

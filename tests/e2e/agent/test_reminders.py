@@ -530,3 +530,35 @@ async def test_run_now_beside_the_next_time(clock: MovableClock) -> None:
         await ann.settle()
         assert [text for text in ann.texts("-hall") if "rain" in text] == ["Ann: Nothing but rain."]
         assert [each.at for each in await ann.reminders()] == [set_.at]
+
+
+async def test_runs_say_how_each_ended(clock: MovableClock, tmp_path: Path) -> None:
+    """Answered, with nothing to say, and failed; with tokens and cost, for its person alone, and in the export."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        await ann.call("remind", what="what is new?", at="2026-11-23T08:00", repeat="FREQ=DAILY", kind="do")
+        (set_,) = await ann.reminders()
+        for said in ("Rain.", "NOTHING", ModelFailed("down")):
+            ann.model.queue = [said] * 5 if isinstance(said, ModelFailed) else [said]
+            await ann.move(days=1)
+        ann.model.queue = []
+        (now,) = await ann.reminders()
+        runs = await ann.inside.app.reminders.runs(now, limit=10)
+        assert [each.state for each in runs] == ["failed", "silent", "answered"]
+        assert (runs[2].tokens, runs[2].known_cost, runs[2].unpriced_calls) == (2, 0.0, 0)
+        assert [each.state for each in await ann.inside.app.reminders.runs(now, limit=1)] == ["failed"]
+        assert [each async for each in ann.inside.app.operations["tasks runs"]({"id": set_.id})][2][
+            "state"
+        ] == "answered"
+        (line,) = [each async for each in ann.inside.app.operations["tasks list"]({})]
+        assert (line["who"], line["text"], line["kind"], line["repeat"]) == (
+            "pocket:ann",
+            "what is new?",
+            "request",
+            "FREQ=DAILY",
+        )
+        exports = ann.inside.app.commands.privacy.exports
+        await exports.write("people/pocket%3aann", "pocket%3aann", tmp_path / "e.zip")
+        with zipfile.ZipFile(tmp_path / "e.zip") as archive:
+            lines = [json.loads(each) for each in archive.read("runs.jsonl").splitlines()]
+        assert [each["state"] for each in lines] == ["failed", "silent", "answered"]
+        assert {each["r"] for each in lines} == {set_.id}

@@ -18,7 +18,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolC
 from agent.tasks.task import LONGEST_GOAL, LONGEST_RESULT, Task, TaskState, tasks_in
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy, AllowEntry
-from gateway.errors import ModelFailed, ToolFailed
+from gateway.errors import ModelFailed, ToolFailed, UserError
 from gateway.events import InboundKind
 from gateway.ports.journal import Job
 from tests.e2e.agent.test_reminders import MovableClock
@@ -344,6 +344,36 @@ async def test_a_person_has_two_at_once_and_a_gateway_runs_four() -> None:
         assert sum("is done" in text for text in told) == 5
 
 
+async def test_three_chats_at_one_moment_start_two() -> None:
+    """Each of three turns sees none when it asks; the commits store two, and the third chat reads it in a minute."""
+    clock = MovableClock()
+    async with talk(clock=clock) as ann:
+        model, chats = ann.model, ("a", "b", "c")
+        model.gate.clear()
+        model.chat_gate.clear()
+        model.chat = [*[("task", {"goal": GOAL})] * 3, *["I'll look."] * 3]
+        for chat in chats:
+            await ann.inside.channel.say(chat, "please look")
+        for asked in (3, 6):
+            while len(model.requests) < asked:
+                await ann.inside.app.store.jobs.wait_changed(_LOOK)
+            if asked == 3:  # these go on, and those behind them wait
+                model.chat_gate.set()
+                model.chat_gate.clear()
+        assert await ann.tasks() == []
+        model.chat_gate.set()
+        await ann.inside.idle()
+        assert len(await ann.tasks()) == 2
+        clock.offset += timedelta(seconds=61)
+        await ann.inside.app.store.jobs.put(Job(id="w", kind="wake", scope="", payload={}, due_at=clock()))
+        while not (said := [each for chat in chats for each in ann.texts(chat) if "was not started" in each]):
+            await ann.inside.app.store.jobs.wait_changed(_LOOK)
+        assert said[0].startswith(f"The task `{GOAL}` was not started: as many")
+        model.gate.set()
+        await ann.until(lambda tasks: all(each.is_delivered for each in tasks))
+        assert len(said) == 1
+
+
 async def test_the_budget_is_reserved_from_the_persons_caps() -> None:
     """A task whose budget does not fit today's cap, beside that of another one, is not started."""
     limits = {"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "150000"}
@@ -384,6 +414,26 @@ async def test_stop_by_button_and_by_id() -> None:
         await ann.inside.channel.say("g", stop, kind=InboundKind.BUTTON, sender="ann", **group)
         await ann.inside.idle()
         assert "already ended" in ann.texts("g")[-1]
+
+
+async def test_an_operator_stops_one_and_its_chat_is_told() -> None:
+    """At any moment, once, also while a step runs; what has ended cannot be stopped."""
+    async with talk() as ann:
+        operations = ann.inside.app.operations
+        ann.model.gate.clear()
+        await ann.start()
+        await ann.model.asked.wait()
+        (listed,) = [each async for each in operations["tasks list"]({})]
+        assert (listed["who"], listed["text"], listed["kind"], listed["is_over"]) == ("pocket:ann", GOAL, "task", False)
+        (stopped,) = [each async for each in operations["tasks stop"]({"id": listed["id"]})]
+        assert stopped["state"] == "cancelled"
+        assert (await ann.ended())[-1].startswith(f"The task `{GOAL}` was stopped by an owner of this bot")
+        ann.model.gate.set()
+        await ann.settle()
+        assert [each.state for each in await ann.tasks()] == [TaskState.CANCELLED]
+        for name in (listed["id"], "kxxxxxxxx"):
+            with pytest.raises(UserError, match="may have ended"):
+                _ = [each async for each in operations["tasks stop"]({"id": name})]
 
 
 async def test_access_lost_ends_a_task_without_a_word_in_its_chat() -> None:
