@@ -28,6 +28,7 @@ from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
+from agent.memory.prompt.prompt_window import apply_trims
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tasks.task_access import TaskAccess, TaskServices
 from agent.tools.tool import ToolKind
@@ -85,7 +86,7 @@ class PromptFitter:
         if self.weight <= token_limit:
             return ()
         return self._conversation.compacted(
-            self._draft.lines_for_model,
+            apply_trims(self._draft.lines),
             self._draft.first_index,
             after=self._draft.lines,
             prompt_limit=PromptLimit(tokens=token_limit, taken=self._fixed),

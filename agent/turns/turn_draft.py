@@ -85,7 +85,8 @@ class TurnDraft:
         self._results: set[str] = set()
         self.intents: set[str] = set()
         self.lines: list[Line] = []
-        self._rendered: tuple[Sequence[Mapping[str, Any]], int] | None = None  # the messages and their weight
+        self._messages: Sequence[Mapping[str, Any]] | None = None  # None = lines were added since
+        self._weight: int | None = None  # of the messages
         self.blobs: Mapping[str, str] = {}
         self.inbox = [row.seq for row in (*lease.rows, *lease.notes)]
         self._seen_rows: set[int] = set()
@@ -140,25 +141,18 @@ class TurnDraft:
         return {"seen": build.format_time(self.shown_at)} if self.shown_at else {}
 
     @property
-    def lines_for_model(self) -> list[Line]:
-        """The lines with later trims applied, as the model gets them."""
-        return apply_trims(self.lines)
-
-    @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
         """The messages of the lines; made once for each request, since what a tool brings changes those above it."""
-        return self._render()[0]
+        if self._messages is None:
+            self._messages = turn_messages(apply_trims(self.lines), is_over=False)
+        return self._messages
 
     @property
     def weight(self) -> int:
         """The estimated tokens of `messages`."""
-        return self._render()[1]
-
-    def _render(self) -> tuple[Sequence[Mapping[str, Any]], int]:
-        if self._rendered is None:
-            messages = turn_messages(self.lines_for_model, is_over=False)
-            self._rendered = (messages, estimate_messages(messages))
-        return self._rendered
+        if self._weight is None:
+            self._weight = estimate_messages(self.messages)
+        return self._weight
 
     @property
     def first_index(self) -> int:
@@ -203,11 +197,6 @@ class TurnDraft:
         """The only addresses that may be links in the text that a stopped turn had shown; None = all."""
         line = self.stopped or {}
         return tuple(line.get("links", ())) if line.get(TAINTED) else None
-
-    @property
-    def memory_changes(self) -> list[Mapping[str, Any]]:
-        """Changes of memory that tools made; a resumed turn has them too, since its lines hold them."""
-        return [change for line in self.lines for change in line.get("edited", ())]
 
     @property
     def questions(self) -> list[ToolQuestion]:
@@ -442,7 +431,7 @@ class TurnDraft:
     def _take(self, lines: Sequence[Line]) -> None:
         self.lines.extend(lines)
         if lines:
-            self._rendered = None
+            self._messages = self._weight = None
 
 
 def _job_record(job: Job) -> dict[str, Any]:

@@ -65,7 +65,8 @@ class TurnRunner:
             async with self._services.claim(turn):
                 return await self._refuse(turn) or await self._run(turn)
         finally:
-            self._services.reminders.note_end(turn.id)
+            if turn.message.kind is InboundKind.JOB:
+                self._services.reminders.note_end(turn.id)
 
     async def handle_stop(self, turn: Turn) -> MessageOutcome:
         """Commit the turn as stopped; the transcript keeps the part of the answer that was shown."""
@@ -177,10 +178,8 @@ class TurnRunner:
 
     async def _run(self, turn: Turn) -> MessageOutcome:
         services = self._services
-        if (asked_scope := question_scope(turn.message)) is not None:
-            return await self._commands.run_question(turn, asked_scope)
-        if await self._reminders.run(turn) or await self._tasks.run_end(turn):
-            return MessageOutcome.ANSWERED
+        if turn.message.kind is InboundKind.JOB and (outcome := await self._run_job(turn)) is not None:
+            return outcome
         self._notified_expired.discard(turn.key)  # the next long absence is announced again
         command = services.router.parse(turn.message) if turn.message.kind is InboundKind.COMMAND else None
         if command is not None and (outcome := await self._commands.run_command(turn, command)) is not None:
@@ -192,6 +191,13 @@ class TurnRunner:
             return await self._answer(turn)
         finally:
             services.caps.end_turn(turn.id)
+
+    async def _run_job(self, turn: Turn) -> MessageOutcome | None:
+        """Ask about an approval, or run a reminder or a task's end; return None for a job that the model answers."""
+        if (asked_scope := question_scope(turn.message)) is not None:
+            return await self._commands.run_question(turn, asked_scope)
+        is_done = await self._reminders.run(turn) or await self._tasks.run_end(turn)
+        return MessageOutcome.ANSWERED if is_done else None
 
     async def _answer(self, turn: Turn) -> MessageOutcome:
         services = self._services
@@ -419,7 +425,8 @@ def _doubt_lines(turn: Turn) -> list[str]:
 def _edit_lines(turn: Turn, text: str = "") -> list[str]:
     """Return a line with the undo command for each memory change of the turn, unless *text* names the version."""
     lines = []
-    for change in turn.draft.memory_changes:
+    # A resumed turn has them too, since its lines hold them.
+    for change in (each for line in turn.draft.lines for each in line.get("edited", ())):
         versions = [str(each) for each in change["versions"]]
         if versions and all(each in text for each in versions):
             continue

@@ -29,7 +29,7 @@ from agent.memory.file_adoption import (
     fetch_earlier_files,
 )
 from gateway.admission import LOCAL_OWNER
-from gateway.app.context import LOCAL_ACCOUNTS, ChannelPlatforms, ExtraPlugins, open_recorder, open_store, utc_now
+from gateway.app.context import LOCAL_ACCOUNTS, ChannelPlatforms, ExtraPlugins, open_recorder, open_store
 from gateway.app.lost_turns import describe_loss
 from gateway.app.models import load_counts, take_over_model_facts
 from gateway.app.runtime import Runtime
@@ -41,6 +41,7 @@ from gateway.ports.journal import Job
 from gateway.preflight import open_home
 from gateway.settings import Settings
 from gateway.settings.channel_blocks import PAGE
+from gateway.store.engine import utc_now
 from gateway.store.objects import ObjectStore, open_objects
 from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit

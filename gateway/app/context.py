@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from agent.llm.chat_model import ChatModel
@@ -35,7 +35,7 @@ from gateway.installation import HOW_TO_INSTALL, load_entry_points
 from gateway.ports.channel import PlatformTraits
 from gateway.settings import InstalledPlugins, Settings
 from gateway.settings.channel_blocks import ALWAYS_THERE
-from gateway.store.engine import BLANK_AFTER, StoreLimits
+from gateway.store.engine import BLANK_AFTER, StoreLimits, utc_now
 from gateway.web.metrics import PrometheusRecorder
 
 if TYPE_CHECKING:
@@ -92,11 +92,6 @@ class ChannelPlatforms(dict[str, str]):
 # The owner at this machine. On the page and at the terminal they are one person, whom nothing separates.
 LOCAL_ACCOUNTS = tuple(PlatformAccount(kind=kind, id=LOCAL_OWNER) for kind in ALWAYS_THERE)
 _LAST_EXPORT = timedelta(seconds=5)  # of traces and metrics, at the stop
-
-
-def utc_now() -> datetime:
-    """Return the current time, aware."""
-    return datetime.now(UTC)
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ from gateway.app.channels import (
 )
 from gateway.app.chat_settings import build_command_prefix, build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
-from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention, utc_now
+from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention
 from gateway.app.logins import build_logins, login_routes
 from gateway.app.memory import (
     MemoryServices,
@@ -94,6 +94,7 @@ from gateway.settings import Settings, secret_values
 from gateway.settings.channel_blocks import entry_error
 from gateway.settings.chat_settings import ChatOverrides, open_chats
 from gateway.store.attachment_store import AttachmentStore
+from gateway.store.engine import utc_now
 from gateway.store_watcher import StoreWatcher
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor

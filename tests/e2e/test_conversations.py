@@ -23,12 +23,12 @@ from agent.memory.prompt.due_jobs import APPLY, UPDATE
 from agent.tasks.task import Task, TaskState
 from channels.web.adapter import WebChannel
 from channels.web.routes import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
-from gateway.app.context import utc_now
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n import translate
 from gateway.ports.channel import LONGEST_TITLE
 from gateway.ports.journal import Job
 from gateway.ports.memory import FileKind
+from gateway.store.engine import utc_now
 from tests.fakes.held_model import HeldScriptModel, title_soon
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.staged_changes import erase

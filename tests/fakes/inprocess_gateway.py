@@ -18,7 +18,7 @@ from typing import Any
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app.composition import open_app, serve
-from gateway.app.context import ExtraChannel, ExtraPlugins, utc_now
+from gateway.app.context import ExtraChannel, ExtraPlugins
 from gateway.app.runtime import Runtime
 from gateway.channel import Channel, ChannelContext
 from gateway.events import (
@@ -36,6 +36,7 @@ from gateway.events import (
 from gateway.ports.channel import ChannelCapabilities, ChatActivity, IntakeResult, PlatformTraits
 from gateway.settings import InstalledPlugins, load_settings
 from gateway.settings.channel_blocks import ChannelSettings
+from gateway.store.engine import utc_now
 from gateway.text import find_command
 from tests.fakes.chat_model import FakeChatModel
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from agent.files.file_workspace import ScopeWorkspaces
-from gateway.app.context import utc_now
 from gateway.backup import MANIFEST, backup
 from gateway.errors import HomeInUse, SchemaTooNew, UserError
 from gateway.home import Home
 from gateway.preflight import open_home
 from gateway.restore import restore
 from gateway.settings.setting_types import LEFT_OUT
+from gateway.store.engine import utc_now
 from tests.fakes.store import open_inline_store
 
 CANARY = "canary-secret-value"
