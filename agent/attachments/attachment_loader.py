@@ -16,10 +16,11 @@ import structlog
 from cachetools import LRUCache
 
 from agent.attachments.document_reader import ExtractedText, SandboxedReader, detect_kind
-from agent.attachments.transcription import LitellmTranscriber, UsageAttribution
+from agent.attachments.transcription import LitellmTranscriber
 from agent.base.file_facts import PICTURE, UNTRUSTED, Fact, clean, fact_of
 from agent.base.locks import KeyLocks, task_group
 from agent.base.scopes import rebase_reference
+from agent.llm.media_model import UsageAttribution
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
 

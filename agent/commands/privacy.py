@@ -107,6 +107,8 @@ def _readers(context: CommandContext, facts: PrivacyFacts) -> Iterator[str]:
         yield translate("privacy.readers_nobody", language)
     if facts.listens:
         yield translate("privacy.readers_listens", language, model=facts.listens)
+    if facts.speaks:
+        yield translate("privacy.readers_speaks", language, model=facts.speaks)
     if facts.embeds:
         yield translate("privacy.readers_embeds", language, model=facts.embeds)
     yield translate("privacy.readers_platform", language)

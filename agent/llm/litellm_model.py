@@ -18,8 +18,8 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
@@ -33,7 +33,7 @@ from agent.llm.completion_stream import HEADER_BYTES, AnswerClock, CompletionStr
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
 from agent.llm.request_messages import arguments_of_litellm, fields_of_address, stream_options
-from gateway.errors import ModelAbility, SettingsError
+from gateway.errors import InvalidModelReply, ModelAbility, SettingsError
 from gateway.installation import HOW_TO_INSTALL
 from gateway.net.addresses import split_credentials
 
@@ -55,6 +55,7 @@ _loading = threading.Lock()
 _KEPT = "_parlour_own"  # where litellm's own function waits while ours stands in its place
 _LED = "_parlour_proxy"
 _one_at_a_time = threading.Lock()  # models, embedder and transcriber load litellm in separate threads
+_body_limit: ContextVar[BodyLimit | None] = ContextVar("body_limit", default=None)
 
 
 def open_model(config: ModelConfig) -> ChatModel:
@@ -285,6 +286,38 @@ async def _plain_stream(stream: Any, model: str, clock: AnswerClock) -> Completi
     return own
 
 
+class BodyLimit:
+    """The most bytes that are read of the answers to the calls of one task."""
+
+    def __init__(self, most: int) -> None:
+        """Read at most *most* bytes; 0 = no limit."""
+        self._most = most
+        self.is_exceeded = False
+        self.reason = f"the answer has more than {most // 1_000_000} MB"
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Limit the calls that are made within."""
+        token = _body_limit.set(self if self._most else None)
+        try:
+            yield
+        finally:
+            _body_limit.reset(token)
+
+    async def bound(self, pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
+        """Yield *pieces*; raise InvalidModelReply beyond the limit, and for a body that would have to be unpacked."""
+        if encoding not in ("", "identity"):  # a few bytes can be packed that become gigabytes
+            self.is_exceeded, self.reason = True, "the answer is compressed, although that was not asked for"
+            raise InvalidModelReply(self.reason)
+        size = 0
+        async for piece in pieces:
+            size += len(piece)
+            if size > self._most:
+                self.is_exceeded = True
+                raise InvalidModelReply(self.reason)
+            yield piece
+
+
 def address_for(api_base: str) -> dict[str, Any]:
     """Return litellm's arguments for *api_base*, whose user and password go into a header."""
     address, basic = split_credentials(api_base)
@@ -355,6 +388,7 @@ def _load() -> Any:
     _leave_out_metadata(litellm)
     _keep_off_the_loop()
     _allow_large_headers()
+    _bound_bodies()
     log.info("model.library_loaded", seconds=round(time.monotonic() - started, 3))
     return litellm
 
@@ -370,6 +404,35 @@ def _allow_large_headers() -> None:
         return session
 
     transport._rebuild_session = rebuild  # noqa: SLF001
+
+
+def _bound_bodies() -> None:
+    """Have the transport of litellm's clients keep to the `BodyLimit` of a call; the libraries read bodies whole."""
+    transport = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport").LiteLLMAiohttpTransport
+    byte_stream = importlib.import_module("httpx").AsyncByteStream
+    handle = transport.handle_async_request
+
+    class BoundedBody(byte_stream):  # type: ignore[misc, valid-type]
+        def __init__(self, body: Any, limit: BodyLimit, encoding: str) -> None:
+            self._body = body
+            self._pieces = limit.bound(aiter(body), encoding)
+
+        def __aiter__(self) -> AsyncIterator[bytes]:
+            return self._pieces
+
+        async def aclose(self) -> None:
+            await self._body.aclose()
+
+    async def handle_bounded(self: Any, request: Any) -> Any:
+        if (limit := _body_limit.get()) is None:
+            return await handle(self, request)
+        request.headers["Accept-Encoding"] = "identity"
+        response = await handle(self, request)
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
+        response.stream = BoundedBody(response.stream, limit, encoding)
+        return response
+
+    transport.handle_async_request = handle_bounded
 
 
 def _keep_off_the_loop() -> None:
@@ -443,7 +506,7 @@ def _raise_refusals() -> None:
 def _leave_out_metadata(litellm: Any) -> None:
     """Have litellm add no cost and no times to a chat's answer: a tenth of the CPU of a turn, for what nobody reads.
 
-    The costs of embeddings and transcriptions are read from there.
+    The costs of embeddings, transcriptions, speech and pictures are read from there.
     """
     try:
         utils: Any = importlib.import_module("litellm.utils")

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 from markdown_it.common.normalize_url import normalizeLinkText
 
-from agent.attachments.transcription import UsageAttribution
 from agent.base.file_facts import UNTRUSTED, facts_in
 from agent.base.locks import TurnPhases, task_group
 from agent.base.token_estimate import estimate_message, estimate_messages
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
+from agent.llm.media_model import UsageAttribution
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import apply_trims
@@ -36,7 +36,7 @@ from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turns.chat_profiles import ChatProfile
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports.access import CappedSender, MessageContext
+from gateway.ports.access import CappedSender, MessageContext, capped_sender
 from gateway.ports.journal import InboxRow, Job, Line, LinkFinder, NullPreview, Preview, TurnLease
 from gateway.text import comparable_address, find_addresses
 from gateway.text.linked_addresses import LONGEST
@@ -187,13 +187,7 @@ class Turn:
         self.scope, self.role = facts.scope, role
         self.is_admitted, self.is_named = is_admitted, is_named
         self.profile = profile
-        self.capped_sender = CappedSender(
-            account=facts.account,
-            accounts=facts.accounts,
-            is_named=is_named,
-            caps=facts.overrides.caps,
-            chat_caps=facts.parent_overrides.caps,
-        )
+        self.capped_sender = capped_sender(facts, is_named=is_named)
 
     # -- conversation and prompt -----------------------------------------------------------------
 

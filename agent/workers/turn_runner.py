@@ -257,7 +257,8 @@ class TurnRunner:
         asked_here = [each for each in draft.questions if not each.is_for_owner]
         asked_owner, notices = await self._ask_owner(turn, [each for each in draft.questions if each.is_for_owner])
         questions, buttons = format_questions(asked_here, language)
-        below += [each for each in (asked_owner, questions) if each]
+        spoken, too_long = await self._plan_speech(turn, result.text if text else "")
+        below += [each for each in (too_long, asked_owner, questions) if each]
         for line in below:
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
             text = f"{text}\n\n{line}".strip()
@@ -277,11 +278,16 @@ class TurnRunner:
         if is_reminder(turn.message) and turn.is_shared:
             reply = tuple(call_person(turn, each) for each in reply)
         audit = self._commands.audit_questions(turn, draft.questions)
-        outcome = await services.finish(turn, MessageOutcome.ANSWERED, (*reply, *notices), audit=audit)
+        outcome = await services.finish(turn, MessageOutcome.ANSWERED, (*reply, *notices), jobs=spoken, audit=audit)
         if active.lost:  # said once; after a crash before this line, or with a store that is down, once more
             with suppress(StoreUnavailable):
                 await services.profiles.choose_model(turn.key, "")
         return outcome
+
+    async def _plan_speech(self, turn: Turn, answer: str) -> tuple[tuple[Job, ...], str]:
+        """Return the job that reads the answer out, and the line that says why it is not."""
+        speaker = self._services.spoken_answers
+        return ((), "") if speaker is None or not answer else await speaker.plan(turn, answer)
 
     async def _ask_owner(
         self, turn: Turn, questions: Sequence[ToolQuestion]

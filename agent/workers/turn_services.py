@@ -55,6 +55,7 @@ from gateway.text.redaction import SecretRedactor
 
 if TYPE_CHECKING:
     from agent.memory.search.scope_recall import ScopeRecall
+    from agent.workers.spoken_answers import SpokenAnswers
     from gateway.access.pairing_service import FindOwner
     from gateway.access.usage_caps import UsageCapTracker
     from gateway.admission import Admitted
@@ -136,6 +137,7 @@ class TurnServices:
     caps: UsageCapTracker
     reminders: ReminderJobs
     tasks: TaskServices
+    spoken_answers: SpokenAnswers | None  # None: answers are not read out
     on_expired: Callable[[InboundMessage], object]  # called for each message that expired
     meter: MetricsRecorder
     now: Callable[[], datetime]

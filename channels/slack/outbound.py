@@ -537,7 +537,9 @@ def _completion(part: MessagePart, file: Attachment, file_id: str, mark: str) ->
     if part.key.thread:
         body["thread_ts"] = part.key.thread
     lines = [f"_{mark}_"] if mark else []
-    if comment := "\n".join([*lines, _caption(file.caption)] if file.caption else lines):
+    # What a voice message says stands above it already.
+    caption = "" if file.kind in ("voice", "audio") else file.caption
+    if comment := "\n".join([*lines, _caption(caption)] if caption else lines):
         body["initial_comment"] = comment
     return body
 

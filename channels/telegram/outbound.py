@@ -325,14 +325,16 @@ class TelegramActivity:
 
 
 # -- files -----------------------------------------------------------------------------------------
-# Downloads when a turn asks for them, and uploads as photos or documents. The address of a file contains the token: it
-# is built here, followed to Telegram only, and never logged. core.telegram.org/bots/api has the limits (getFile,
-# sendPhoto, sendDocument).
+# Downloads when a turn asks for them, and uploads as photos, voice messages or documents. The address of a file has the
+# token: it is built here, followed to Telegram only, and never logged. core.telegram.org/bots/api has the limits
+# (getFile, sendPhoto, sendVoice, sendDocument).
 
 UPLOAD_LIMIT = 50_000_000  # bytes of a document
 _DOWNLOAD_LIMIT = 20_000_000
 _PHOTO_LIMIT = 10_000_000
 _PHOTOS = ("image/jpeg", "image/png", "image/webp")
+_VOICES = ("audio/ogg", "audio/mpeg", "audio/mp4")
+_SOUNDS = ("voice", "audio")  # their caption is what they say, and stands above them already
 _CAPTION = 1024  # UTF-16 units (constants.MessageLimit)
 _CHUNK = 64 * 1024
 _ATTEMPTS = 2  # of a call that is safe to retry
@@ -419,11 +421,11 @@ class TelegramFiles:
         return await load_file(part, self._blobs, limit=UPLOAD_LIMIT)
 
     async def post(self, destination: FileDestination, file: Attachment, data: bytes, *, mark: str) -> Message:
-        """Send *data* as a photo if Telegram shows it as one, else as a document, with *mark* below.
+        """Send *data* as a photo or a voice message if Telegram shows it as one, else as a document, with *mark* below.
 
         Raises TelegramError.
         """
-        caption = _caption(file.caption, mark)
+        caption = _caption("" if file.kind in _SOUNDS else file.caption, mark)
         name = sanitize(file.name).replace("/", "_").strip() or "file"
         if file.media_type in _PHOTOS and len(data) <= _PHOTO_LIMIT:
             try:
@@ -439,6 +441,20 @@ class TelegramFiles:
                 if not _is_no_photo(error):
                     raise
                 log.info("telegram.photo_as_document", reason=describe_error(error))
+        if file.kind == "voice" and file.media_type in _VOICES:
+            try:
+                return await self._bot.send_voice(
+                    destination.chat,
+                    data,
+                    caption=caption,
+                    filename=name,
+                    message_thread_id=destination.thread,
+                    reply_parameters=destination.reply,
+                )
+            except BadRequest as error:
+                if "voice" not in error.message.lower():
+                    raise
+                log.info("telegram.voice_as_document", reason=describe_error(error))  # this person takes none
         return await self._bot.send_document(
             destination.chat,
             data,

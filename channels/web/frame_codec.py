@@ -44,6 +44,8 @@ LARGEST_FILE = 50_000_000  # bytes
 # What a window may draw; the type is claimed, and a browser draws other bytes not at all. SVG is a document.
 PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 LARGEST_PICTURE = 10_000_000  # bytes
+SOUNDS = frozenset({"audio/ogg", "audio/mpeg", "audio/mp4", "audio/wav", "audio/flac", "audio/webm"})
+LARGEST_SOUND = 25_000_000  # bytes
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
 _LONGEST_POSITION = 128
@@ -293,8 +295,12 @@ def decode_shared(text: str) -> ForeignFrame:
 
 def shown_file(file: Attachment) -> Frame:
     """Return the fields of a file that every window shows."""
-    is_picture = file.media_type in PICTURES and file.size <= LARGEST_PICTURE
-    return {"name": sanitize(file.name) or "file", "size": file.size, **({"is_picture": True} if is_picture else {})}
+    fields: dict[str, Any] = {"name": sanitize(file.name) or "file", "size": file.size}
+    if file.media_type in PICTURES and file.size <= LARGEST_PICTURE:
+        fields["is_picture"] = True
+    elif file.media_type in SOUNDS and file.size <= LARGEST_SOUND:
+        fields["is_sound"] = True
+    return fields
 
 
 def history(

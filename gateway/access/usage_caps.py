@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from gateway.store.usage import SqlCapUsage, SqlSharedCaps, SqlUsage
 
 
-COUNTED = frozenset({"answer", "transcription"})  # purposes of calls that a person waits for
+COUNTED = frozenset({"answer", "transcription", "speech", "picture"})  # purposes of calls that a person waits for
 ANSWER_TOKENS = 1_000  # reserved for an answer
 FIRST_TURNS = 20  # in ten minutes, for senders admitted by a chat or by `*`
 FIRST_TOKENS = 500_000  # a day, of the same: some fifty answers over a long conversation
@@ -115,6 +115,7 @@ class CapRule:
 class _ActiveTurn:
     tallies: tuple[str, ...]
     rules: tuple[CapRule, ...]
+    users: int = 1  # the turn itself, and calls that follow it
 
 
 class UsageCapTracker:
@@ -201,12 +202,26 @@ class UsageCapTracker:
             )
             if exceeded is not None:
                 return exceeded
-        self._entered[turn] = _ActiveTurn(tallies, rules)
+        self._enter(turn, tallies, rules)
         return None
 
+    def admit_calls(self, message: InboundMessage, turn: str, sender: CappedSender) -> None:
+        """Apply the caps of *turn* to model calls that follow it; it is not counted again. `end_turn` ends that."""
+        tallies = counter_names(sender.account.name, str(message.key), is_own=message.kind is InboundKind.JOB)
+        self._enter(turn, tallies, self._rules(message, sender))
+
+    def _enter(self, turn: str, tallies: tuple[str, ...], rules: tuple[CapRule, ...]) -> None:
+        if (entered := self._entered.get(turn)) is None:
+            self._entered[turn] = _ActiveTurn(tallies, rules)
+        else:
+            entered.users += 1
+
     def end_turn(self, turn: str) -> None:
-        """End what `admit_turn` began; the turn stays counted."""
-        self._entered.pop(turn, None)
+        """End what `admit_turn` or `admit_calls` began; the turn stays counted."""
+        if (entered := self._entered.get(turn)) is not None:
+            entered.users -= 1
+            if entered.users <= 0:
+                del self._entered[turn]
 
     def has_cost_cap(self, turn: str) -> bool:
         """Return True if a cap in money applies to an admitted turn."""

@@ -27,6 +27,7 @@ from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool import Tool
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS
+from agent.workers.spoken_answers import SPEECH_JOBS
 from gateway.admission import LOCAL_OWNER, AdmissionPolicy
 from gateway.channel import ChannelPlugin
 from gateway.errors import SettingsError, UserError
@@ -173,6 +174,7 @@ JOB_KINDS: Final = by_name(
         REMINDER_JOBS,
         TASK_JOBS,
         TASK_END_JOBS,
+        SPEECH_JOBS,
         UPDATE_JOBS,
         APPLY_JOBS,
         DREAM_JOBS,

@@ -67,6 +67,7 @@ from agent.reminders.reminder import reminders_in
 from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions
+from agent.workers.spoken_answers import SPEECH_JOBS
 from gateway.app.context import JOB_KINDS, LOCAL_ACCOUNTS
 from gateway.app.models import configured_models
 from gateway.home import HomeUnscopedData
@@ -267,6 +268,7 @@ def build_privacy(app: Runtime) -> PrivacyService:
     facts = PrivacyFacts(
         models=tuple(each.name for each in app.plugins.models) or configured_models(settings),
         listens=settings.llm.transcription_model,
+        speaks=settings.speech.model,
         embeds=vectors.embedding_model if vectors.enabled else "",
         retention_days=settings.memory.retention_days,
         has_uploads=any(block.traits.has_uploads for block in settings.channels.values()),
@@ -402,6 +404,7 @@ def build_job_runner(app: Runtime) -> JobRunner:
         RETENTION_JOBS: erasure.retention.expire,
         LINK_JOBS: memory.linker.run,
         EXPORT_JOBS: app.privacy.exports.run,
+        SPEECH_JOBS: app.run_speech,
     }
     if app.settings.tools.reminders:
         handlers[REMINDER_JOBS] = app.reminders.run

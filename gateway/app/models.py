@@ -18,6 +18,7 @@ import structlog
 
 from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, Price, TokenUsage, estimate
 from agent.llm.litellm_model import close_litellm
+from agent.llm.media_model import MediaModel
 from agent.llm.model_abilities import ContextWindows, LearnedModels, take_over_windows
 from agent.llm.model_client import ModelClient, UsageRecorder
 from agent.llm.model_registry import open_model
@@ -32,7 +33,7 @@ from gateway.ports.access import CapKind, CappedSender, Release, micro_dollars
 from gateway.ports.journal import UsageRow
 from gateway.ports.metrics import MetricsRecorder
 from gateway.settings import Settings
-from gateway.settings.settings_model import OFFLINE, LlmSettings
+from gateway.settings.settings_model import OFFLINE, LlmSettings, ModelSettings
 
 if TYPE_CHECKING:
     from gateway.app.runtime import Runtime
@@ -180,6 +181,23 @@ def unknown_fallbacks(llm: LlmSettings) -> tuple[str, ...]:
     return tuple(name for name in bare if not is_priced(name))
 
 
+def build_media_model(
+    app: Runtime, entry: ModelSettings, *, purpose: str, seconds: float, most_bytes: int = 0
+) -> MediaModel:
+    """Return a model for sound or pictures; raise SettingsError without litellm."""
+    return MediaModel(
+        entry.model,
+        purpose=purpose,
+        seconds=seconds,
+        most_bytes=most_bytes,
+        api_base=str(entry.api_base or ""),
+        api_key=entry.api_key.get_secret_value() if entry.api_key else "",
+        proxy=app.settings.proxy_address,
+        recorder=app.usage_recorder,
+        meter=app.meter,
+    )
+
+
 def _config(llm: LlmSettings, name: str, proxy: str) -> ModelConfig:
     entry = llm.entry(name)
     return ModelConfig(
@@ -201,7 +219,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T", int, float)
 _NO_TOKENS = TokenUsage()
-_ANSWER = "answer"  # transcriptions have no price before they are made
+_PRICED = frozenset({"answer", "speech", "picture"})  # transcriptions have no price before they are made
 
 
 async def load_counts(app: Runtime) -> None:
@@ -272,7 +290,7 @@ class JournalUsageRecorder:
         tokens = TokenUsage(weight, request.max_tokens or ANSWER_TOKENS)
         if not (request.purpose in COUNTED and self._app.caps.has_cost_cap(request.turn)):
             price = None
-        elif request.purpose == _ANSWER and (price is None or price(tokens) is None):
+        elif request.purpose in _PRICED and (price is None or price(tokens) is None):
             self._note_unpriced(model)
         cost = price(tokens) if price is not None else None
         release: Release = _release_nothing

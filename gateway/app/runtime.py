@@ -38,6 +38,7 @@ from agent.turns.chat_profiles import ChatProfiles
 from agent.turns.result_pages import ToolResultPages
 from agent.turns.turn import RunningTurns
 from agent.turns.turn_replay import TurnReplayer
+from agent.workers.spoken_answers import SpokenAnswers
 from agent.workers.task_turns import TaskRunner
 from agent.workers.turn_runner import TurnRunner
 from agent.workers.turn_services import TurnServices
@@ -74,7 +75,7 @@ from gateway.app.memory import (
 )
 from gateway.app.models import JournalUsageRecorder, ModelServices, build_caps
 from gateway.app.recall import build_recall
-from gateway.app.turns import build_command_services, build_replayer, build_turn_services
+from gateway.app.turns import build_command_services, build_replayer, build_spoken_answers, build_turn_services
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.channel import Channel
 from gateway.chat_locales import ChatLocales
@@ -501,6 +502,15 @@ class Runtime:
     async def run_task(self, job: Job) -> RetryJobLater | None:
         """Run a step of a background task; the runner of jobs is built before turns are."""
         return await self.task_runner.run(job)
+
+    @cached_property
+    def spoken_answers(self) -> SpokenAnswers | None:
+        """Voice answers; None without a speech model."""
+        return build_spoken_answers(self)
+
+    async def run_speech(self, job: Job) -> RetryJobLater | None:
+        """Send the sound of an answer; the runner of jobs is built before turns are."""
+        return None if self.spoken_answers is None else await self.spoken_answers.run(job)
 
     def interrupt_task(self, task: str) -> None:
         """End the step that runs here of a background task; commands are built before turns are."""

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from agent.attachments import speech, transcription
 from agent.attachments.attachment_loader import AttachmentLoader, ImageInliner
 from agent.attachments.document_reader import SandboxedReader
+from agent.attachments.speech import SpeechModel
 from agent.attachments.transcription import LitellmTranscriber
 from agent.commands.command import CommandServices, QueueService, UsageService
 from agent.files.file_workspace import ReceivedFiles
@@ -26,14 +28,16 @@ from agent.turns.prompt_assembly import AutoRecall, PromptAssembler
 from agent.turns.recorded_turn import UncountedToolCalls, UnrecordedCalls
 from agent.turns.turn_memory import TurnMemoryTools
 from agent.turns.turn_replay import TurnReplayer
+from agent.workers.spoken_answers import SpokenAnswers
 from agent.workers.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.app.access import RoleResolver
 from gateway.app.chat_settings import build_settings_view, build_vision_check
-from gateway.app.models import ModelServices
+from gateway.app.models import ModelServices, build_media_model
 from gateway.app.recall import search_limitation
 from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
 from gateway.errors import StoreUnavailable
+from gateway.events import Role
 from gateway.health.gateway_checks import read_status
 from gateway.installation import program_version
 from gateway.net import clock_ahead, clock_line, time_servers
@@ -185,6 +189,7 @@ def build_turn_services(app: Runtime) -> TurnServices:
         context_of=app.context_of,
         current_admission=RoleResolver(app.judge, app.channels, notes_rejections=True).current_admission,
         find_owner=app.owner_chats,
+        spoken_answers=app.spoken_answers,
         locales=app.locales,
         profiles=app.profiles,
         caps=app.caps,
@@ -230,12 +235,36 @@ def _build_transcriber(app: Runtime) -> LitellmTranscriber | None:
     # The chat model's address and key are sent to its own provider alone.
     entry = llm.entry(llm.transcription_model)
     return LitellmTranscriber(
-        entry.model,
-        api_base=str(entry.api_base or ""),
-        api_key=entry.api_key.get_secret_value() if entry.api_key else "",
-        proxy=app.settings.proxy_address,
-        recorder=app.usage_recorder,
-        meter=app.meter,
+        build_media_model(app, entry, purpose=transcription.PURPOSE, seconds=transcription.SECONDS)
+    )
+
+
+def build_spoken_answers(app: Runtime) -> SpokenAnswers | None:
+    """Build what reads answers out; None without a speech model."""
+    settings, store = app.settings.speech, app.store
+    if not settings.model:
+        return None
+    entry = settings.entry(app.settings.llm)
+    model = build_media_model(app, entry, purpose=speech.PURPOSE, seconds=speech.SECONDS, most_bytes=speech.MOST_BYTES)
+    return SpokenAnswers(
+        model=SpeechModel(
+            model,
+            voice=settings.voice,
+            max_seconds=settings.max_seconds,
+            usd_per_million_characters=settings.usd_per_million_characters,
+        ),
+        who=Role(settings.who),
+        max_characters=settings.max_characters,
+        limit=app.configured_channels.file_limit,
+        redact=app.redactor.redact,
+        context_of=app.context_of,
+        current_admission=RoleResolver(app.judge, app.channels, notes_rejections=False).current_admission,
+        caps=app.caps,
+        outbox=store.outbox,
+        records=store.records,
+        journal=store.journal,
+        blobs=app.blobs,
+        now=app.now,
     )
 
 

@@ -238,7 +238,7 @@ class PartPlanner:
             name = safe_display_name(message.calls_name)
             message = replace(message, text=f"{name}: {message.text}" if name else message.text, calls="")
         least = self._previewed(message)
-        texts = self._render(message, least=least)
+        texts = self._render(message, least=least) if message.text else []  # a file alone has none
         is_placed = self._context.uses_placeholders(self._channel, message)
         if self._is_too_long(message, len(texts), is_placed=is_placed):
             texts = self._with_file(message, least) or texts

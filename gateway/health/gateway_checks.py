@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -32,7 +33,7 @@ from gateway.alerts.alert_state import alert_status, is_unnotified
 from gateway.control.registry import plain
 from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.health.checks import HealthCheck, Status, read_closed_store
-from gateway.health.home_checks import check_disk, check_quarantine
+from gateway.health.home_checks import check_disk, check_quarantine, keyless_line, models_without_key
 from gateway.home import Home
 from gateway.i18n.failures import describe_models
 from gateway.i18n.formats import find_midnight
@@ -240,6 +241,16 @@ def _judge_models(status: Status) -> Iterator[Finding]:
             " everything again"
         )
         yield warn(line, "model", "lacks")
+
+
+def _read_keyless(app: Runtime) -> Status:
+    missing = models_without_key(app.settings, os.environ)
+    return {"keyless": dict(missing)} if missing else {}
+
+
+def _judge_keyless(status: Status) -> Iterator[Finding]:
+    for setting, model in status.get("keyless", {}).items():
+        yield warn(keyless_line(setting, model), "model", "key")
 
 
 def _models_without_tools(app: Runtime) -> Mapping[str, datetime]:
@@ -476,6 +487,7 @@ CHECKS = (
         alert=lambda app, _: partial(find_models_without_tools, models=partial(_models_without_tools, app)),
     ),
     HealthCheck("model", alert=lambda app, _: app.model_health),
+    HealthCheck("keyless", read=_read_keyless, judge=_judge_keyless),
     HealthCheck("waits", read=_read_requests, judge=_judge_requests),
     HealthCheck(
         "orphaned_reminders",

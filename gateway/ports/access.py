@@ -335,6 +335,17 @@ class CappedSender:
     chat_caps: CapOverrides = NO_CAPS  # of the chat, which counts all its threads
 
 
+def capped_sender(facts: MessageContext, *, is_named: bool) -> CappedSender:
+    """Return the facts that caps depend on, of the sender of a message."""
+    return CappedSender(
+        account=facts.account,
+        accounts=facts.accounts,
+        is_named=is_named,
+        caps=facts.overrides.caps,
+        chat_caps=facts.parent_overrides.caps,
+    )
+
+
 TOOL_CALLS = "tool-"  # begins the purpose of a usage row that is a tool call; then its kind
 
 

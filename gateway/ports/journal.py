@@ -252,7 +252,7 @@ class UsageRow:
     turn: str
     person: str
     chat: str
-    purpose: str  # answer, consolidation, dream, flush, embedding, transcription; tool-web, tool-act
+    purpose: str  # answer, consolidation, dream, flush, embedding, transcription, speech, picture; tool-web, tool-act
     model: str
     tokens_in: int
     tokens_out: int

@@ -292,6 +292,30 @@ class TaskSettings(FrozenModel):
     usd: Dollars | None = None  # None = only the caps in money
 
 
+class MediaModelSettings(FrozenModel):
+    """A model for sound or pictures. Without an address and key it uses those of `llm` (same provider)."""
+
+    model: str = ""  # as litellm names it, or a name of `llm.models`; empty = none
+    api_base: MaybeWebAddress = None
+    api_key: MaybeSecret = None
+
+    def entry(self, llm: LlmSettings) -> ModelSettings:
+        """Return how the model is asked; only where one is set."""
+        if self.api_base or self.api_key:
+            return ModelSettings(model=llm.entry(self.model).model, api_base=self.api_base, api_key=self.api_key)
+        return llm.entry(self.model)
+
+
+class SpeechSettings(MediaModelSettings):
+    """Voice answers to voice messages, beside their text."""
+
+    voice: Annotated[str, Field(min_length=1, max_length=100)] = "alloy"  # as the provider names it
+    max_characters: Annotated[int, Field(ge=50, le=10_000)] = 1_500  # of an answer; a longer one is text alone
+    max_seconds: Annotated[int, Field(ge=5, le=1_200)] = 180  # a longer sound is not sent
+    who: Literal["member", "admin", "owner"] = "member"  # the least role
+    usd_per_million_characters: Dollars | None = None  # None = what litellm's table says
+
+
 class ToolRightsSettings(FrozenModel):
     """Least role, chats and approval of a tool or a kind of tools; None = as the tool says."""
 
@@ -447,6 +471,7 @@ class Settings(BaseSettings):
     agent: AgentSettings = AgentSettings()
     agents: AgentGroupSettings = AgentGroupSettings()
     tools: ToolSettings = ToolSettings()
+    speech: SpeechSettings = SpeechSettings()
     memory: MemorySettings = MemorySettings()
     web: WebServerSettings = WebServerSettings()
     caps: CapSettings = CapSettings()

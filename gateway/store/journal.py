@@ -23,6 +23,7 @@ from gateway.ports.journal import (
     AcceptResult,
     InboxRow,
     Job,
+    JobAdvance,
     OutboxPart,
     PartState,
     PendingDelivery,
@@ -35,11 +36,12 @@ from gateway.ports.journal import (
     UsageRow,
 )
 from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
+from gateway.store.database import Database
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.erased_words import ErasedWords, ErasureRunning, clear_texts, erasure_ids_of
 from gateway.store.inspection import LatePromises, Promise, ScheduledRun, TurnQuery, TurnSummary, TurnTrace
 from gateway.store.message_deletion import find_more
-from gateway.store.row_codec import micros, moment, quote, write_key, write_lines
+from gateway.store.row_codec import advance_job, encode_advance, micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
 from gateway.store.suspects import SuspectHead
 from gateway.store.turn_commits import CommitEffect, EncodedCommit
@@ -385,6 +387,22 @@ class SqlJournal:
                 lambda database: turn_commits.settle_row(database, new), partial(self._recorded, new)
             ),
         )
+
+    async def append_from(self, job: Job, record: TurnRecord, outbound: Sequence[OutboundMessage]) -> bool:
+        """Commit lines that end the *job* behind them (the Records port's)."""
+        ended = encode_advance(JobAdvance(job))
+
+        def settle(database: Database, new: EncodedCommit) -> CommitEffect | None:
+            return turn_commits.settle_row(database, new) if advance_job(database, ended) else None
+
+        committed = await self._store(
+            TurnCommit(record=record, outbound=tuple(outbound)),
+            lambda new: self._engine.writer.submit(
+                partial(settle, new=new),
+                lambda done: self._recorded(new, done) if done is not None else None,
+            ),
+        )
+        return committed is not None
 
     async def append_for(self, note: int, record: TurnRecord) -> bool:
         """Commit lines that end a note which no turn has taken up (the Records port's)."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.channel import CACHED_NOTES, AcceptedMessage
-from gateway.ports.journal import InboxRow, SessionRow, TurnRecord, UnwrittenTurn
+from gateway.ports.journal import InboxRow, Job, SessionRow, TurnRecord, UnwrittenTurn
 from gateway.store import session_queue, turn_commits
 from gateway.store.claims import LISTED_WORKERS
 from gateway.store.database import CachedRows, Database, SharedDatabase, upsert_sql
@@ -83,6 +83,10 @@ class SqlTurnRecords:
         A record of this turn that is there already changes nothing.
         """
         await self._journal.append(record, outbound)
+
+    async def append_from(self, job: Job, record: TurnRecord, *, outbound: Sequence[OutboundMessage] = ()) -> bool:
+        """Do the same and end the *job* behind it; False, and nothing, when the job was removed before."""
+        return await self._journal.append_from(job, record, outbound)
 
     async def pending_notes(self, key: SessionKey, note: int) -> InboxRow | None:
         """Return the note (an edit or deletion that came after its turn) while no turn has taken it up."""

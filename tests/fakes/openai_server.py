@@ -21,6 +21,7 @@ from aiohttp import web
 
 from tests.fakes.embeddings import FakeEmbeddings
 from tests.fakes.loopback import serve_app
+from tests.fakes.media_server import FakeMedia
 
 CUT = b'{"id": "x", "object": "chat.completion", "choices": [{"index": 0, "mess'
 OVERFLOW = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
@@ -135,6 +136,7 @@ class FakeOpenAI:
     )  # of every sound; faults count
     models: list[str] = field(default_factory=list)  # what /v1/models lists
     sounds: list[TranscribedSound] = field(default_factory=list)
+    media: FakeMedia = field(default_factory=FakeMedia)
     embeddings: FakeEmbeddings = field(default_factory=FakeEmbeddings)
     peers: set[tuple[str, int]] = field(default_factory=set)  # one per connection
     arrived: asyncio.Event = field(default_factory=asyncio.Event)  # set at each request; clear it to wait for the next
@@ -150,6 +152,8 @@ class FakeOpenAI:
         app = web.Application(client_max_size=1 << 28)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_post("/v1/audio/transcriptions", self._transcribe)
+        app.router.add_post("/v1/audio/speech", self.media.speak)
+        app.router.add_post("/v1/images/generations", self.media.draw)
         app.router.add_post("/v1/embeddings", self.embeddings.serve)
         app.router.add_get("/v1/models", self._list_models)
         return app

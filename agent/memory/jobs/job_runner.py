@@ -346,10 +346,12 @@ async def send_job_report(
     attachments: Sequence[Attachment] = (),
     facts: Sequence[Mapping[str, Any]] = (),
     choices: Sequence[MessageButton] = (),
-) -> None:
+    ends_job: bool = False,
+) -> bool:
     """Send *text* to the chat of *session* with *attachments*, whose *facts* its transcript keeps, and buttons.
 
-    Only *visible_to* sees it, if given. Idempotent: a stored record of this job is not replaced.
+    Only *visible_to* sees it, if given. Idempotent: a stored record of this job is not replaced. With *ends_job* the
+    same transaction ends *job*; if it was removed before, nothing is sent, and the result is False.
     """
     turn = f"t{short_id(job.id)}"
     files = {"files": list(facts)} if facts else {}
@@ -377,4 +379,7 @@ async def send_job_report(
         attachments=tuple(attachments),
         choices=tuple(choices),
     )
+    if ends_job:
+        return await records.append_from(job, record, outbound=(message,))
     await records.append(record, outbound=(message,))
+    return True

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 MEMORY_PURPOSES = frozenset({"consolidation", "note", "flush", "dream"})  # calls that write memory
-FOREGROUND = frozenset({"answer", "transcription"})  # purposes that a user waits for; the rest is background
+# Purposes that a user waits for; the rest is background.
+FOREGROUND = frozenset({"answer", "transcription", "speech", "picture"})
 _FIRST_GUESS = 10_000  # tokens of a job, until one has been seen
 _LEAST_GUESS = 2_000
 _COUNTER = "background"  # name of the shared count

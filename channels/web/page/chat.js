@@ -2,7 +2,7 @@
 
 import { copyButton, show } from "./markdown.js";
 import { newId } from "./pending.js";
-import { Pictures } from "./pictures.js";
+import { Pictures, player } from "./pictures.js";
 import { showSources } from "./sources.js";
 import { Versions } from "./versions.js";
 
@@ -355,8 +355,8 @@ export class Chat {
       const size = document.createElement("small");
       size.textContent = sizeOf(file.size);
       link.append(file.name, " ", size);
-      const thumbnail = this.pictures.thumbnail(file);
-      if (thumbnail) list.append(thumbnail);
+      const shown = this.pictures.thumbnail(file) ?? player(file);
+      if (shown) list.append(shown);
       list.append(link);
     }
     line.querySelector(".body").after(list);

@@ -1,4 +1,4 @@
-// Pictures: a thumbnail for each below what was said, and a dialog that shows one whole.
+// Pictures and sounds below what was said: a thumbnail, with a dialog that shows it whole, or a player.
 
 const TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"]; // as `frame_codec.PICTURES`
 const LARGEST = 10_000_000; // bytes
@@ -14,6 +14,17 @@ export function keepPicture(token, data) {
 export function forgetPictures() {
   for (const address of own.values()) URL.revokeObjectURL(address);
   own.clear();
+}
+
+/** Return a player of *file*; null if it is no sound. What it says is the text above it. */
+export function player(file) {
+  if (!file.is_sound || !file.href) return null;
+  const audio = document.createElement("audio");
+  audio.controls = true;
+  audio.preload = "none";
+  audio.src = file.href;
+  audio.setAttribute("aria-label", file.name);
+  return audio;
 }
 
 export class Pictures {

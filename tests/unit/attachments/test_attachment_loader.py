@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from agent.attachments.attachment_loader import MOST_FILES, MOST_PICTURES, AttachmentLoader
-from agent.attachments.transcription import UsageAttribution
 from agent.base.file_facts import fact_of, facts_for_display
 from agent.base.transcript_lines import decode, encode, message, to_messages
+from agent.llm.media_model import UsageAttribution
 from gateway.channel_reader import ChannelAttachmentFetcher
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, PlatformAccount, SessionKey

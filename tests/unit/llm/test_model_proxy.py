@@ -7,9 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agent.attachments.transcription import LitellmTranscriber, UsageAttribution
+from agent.attachments.transcription import PURPOSE, SECONDS, LitellmTranscriber
 from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel, close_litellm
+from agent.llm.media_model import MediaModel, UsageAttribution
 from agent.llm.openai_model import OpenAIModel
 from agent.llm.provider_model import ProviderModel
 from agent.memory.search.embedding_models import LitellmEmbedder
@@ -61,12 +62,16 @@ async def test_each_kind_of_call_goes_through_the_proxy(
         vectors = await LitellmEmbedder("openai/embed", api_base=BASE, api_key="k", proxy=address).embed(["a", "b"])
         assert len(vectors) == 2
         ears = LitellmTranscriber(
-            "openai/whisper-1",
-            api_base=BASE,
-            api_key="k",
-            proxy=address,
-            recorder=FakeUsageRecorder(),
-            meter=SummingMeter(),
+            MediaModel(
+                "openai/whisper-1",
+                purpose=PURPOSE,
+                seconds=SECONDS,
+                api_base=BASE,
+                api_key="k",
+                proxy=address,
+                recorder=FakeUsageRecorder(),
+                meter=SummingMeter(),
+            )
         )
         heard = await ears.transcribe(
             b"OggS",
