@@ -180,8 +180,8 @@ async def test_a_confirmation_that_was_lost_makes_no_second_message(
     """Stored, but the server died before it could say so: the resend carries the same id."""
 
     class DiesAfterStoring(FakePageServices):
-        async def receive(self, message: Any) -> IntakeResult:
-            answer = await super().receive(message)
+        async def receive(self, message: Any, **options: Any) -> IntakeResult:
+            answer = await super().receive(message, **options)
             if len(self.deliveries) == 1:
                 raise StoreUnavailable("killed between the commit and the confirmation")
             return answer

@@ -195,7 +195,7 @@ class FakePageServices(Intake):
         except UnreadableEvent as error:
             self.quarantined[event.id] = str(error)
 
-    async def receive(self, message: InboundMessage) -> IntakeResult:
+    async def receive(self, message: InboundMessage, **options: Any) -> IntakeResult:
         """Take *message* in as the gateway would."""
         self.deliveries.append(message)
         self._news.set()

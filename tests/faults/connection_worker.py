@@ -40,7 +40,7 @@ class StoreIntake(OpenDoor):
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
-    async def receive(self, message: InboundMessage) -> IntakeResult:
+    async def receive(self, message: InboundMessage, **options: Any) -> IntakeResult:
         """Return when *message* is durable."""
         await accept(self._store, message)
         return IntakeResult(verdict=IntakeVerdict.ACCEPTED)

@@ -34,10 +34,10 @@ def _acks_early() -> None:
         intake = self._intake
 
         class Eager(OpenDoor):
-            async def receive(self, message: InboundMessage) -> IntakeResult:
+            async def receive(self, message: InboundMessage, **options: Any) -> IntakeResult:
                 channel._accepted = int(message.message_id)
                 await channel._call("GET", f"/updates?after={message.message_id}&wait=0")
-                return await intake.receive(message)
+                return await intake.receive(message, **options)
 
         channel = self
         self._intake = Eager()
@@ -75,12 +75,12 @@ def _stores_later() -> None:
     receive = Intake.receive
     later: set[asyncio.Task[IntakeResult]] = set()
 
-    async def store(self: Intake, message: InboundMessage) -> IntakeResult:
+    async def store(self: Intake, message: InboundMessage, options: Mapping[str, Any]) -> IntakeResult:
         await asyncio.sleep(_MOMENT)
-        return await receive(self, message)
+        return await receive(self, message, **options)
 
-    async def hasty(self: Intake, message: InboundMessage) -> IntakeResult:
-        task = asyncio.create_task(store(self, message))
+    async def hasty(self: Intake, message: InboundMessage, **options: Any) -> IntakeResult:
+        task = asyncio.create_task(store(self, message, options))
         later.add(task)
         return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 

@@ -38,7 +38,7 @@ class QuarantineServices(FakePageServices):
         self.ids.append(event.id)
         await self._quarantine.handle(event, work)
 
-    async def receive(self, message: InboundMessage) -> IntakeResult:
+    async def receive(self, message: InboundMessage, **options: Any) -> IntakeResult:
         """Break on poison; note how many are here at once."""
         self.inside += 1
         self.most_inside = max(self.inside, self.most_inside)
@@ -48,7 +48,7 @@ class QuarantineServices(FakePageServices):
         if "poison" in message.text:
             self.poisoned += 1
             raise ZeroDivisionError("a bug that some words have")
-        return await super().receive(message)
+        return await super().receive(message, **options)
 
 
 UNREADABLE: list[dict[str, Any]] = [

@@ -206,7 +206,7 @@ def test_help_names_every_command_once_with_its_whole_first_paragraph(
         main()
     printed = capsys.readouterr().out
     commands = {info.name or info.callback.__name__ for info in app.registered_commands if info.callback is not None}
-    commands |= {info.name for info in app.registered_groups}
+    commands |= {info.name or "" for info in app.registered_groups}
     listed = re.findall(r"^  ([a-z-]+)  ", printed.partition("Run it:")[2], re.MULTILINE)
     assert sorted(listed) == sorted(commands)
     assert "Commands:" not in printed

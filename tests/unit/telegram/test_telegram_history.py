@@ -24,13 +24,13 @@ MENTION: dict[str, Any] = {"entities": [{"type": "mention", "offset": 0, "length
 class AdmittingServices(FakePageServices):
     """A gateway that judges as admission does: strangers out, and what is not addressed to us."""
 
-    async def receive(self, message: InboundMessage) -> IntakeResult:
+    async def receive(self, message: InboundMessage, **options: Any) -> IntakeResult:
         """Judge, then take."""
         if message.sender.id == "666":
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
         if not message.is_addressed:
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="not-addressed")
-        return await super().receive(message)
+        return await super().receive(message, **options)
 
 
 @pytest.fixture

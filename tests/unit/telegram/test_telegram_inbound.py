@@ -347,13 +347,13 @@ async def test_an_album_is_whole_though_the_store_fails_in_between(server: Teleg
     class FailingServices(FakePageServices):
         left = 2
 
-        async def receive(self, message: InboundMessage) -> IntakeResult:
+        async def receive(self, message: InboundMessage, **options: Any) -> IntakeResult:
             if not message.is_addressed:
                 return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=RejectionReason.NOT_ADDRESSED)
             self.left -= 1
             if not self.left:
                 raise StoreUnavailable("for a moment")
-            return await super().receive(message)
+            return await super().receive(message, **options)
 
     services = FailingServices()
     server.privacy = False
