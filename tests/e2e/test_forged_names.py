@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.e2e.agent.test_purge import wait_until_purged
-from tests.e2e.discord.test_discord_pairing import owned
+from tests.e2e.discord.test_gateway_discord import owned
 from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL
 from tests.fakes.discord_server import open_discord
 from tests.fakes.inprocess_gateway import InstantModel

@@ -1,10 +1,11 @@
-"""The whole gateway before a Discord: what people see, whatever happens in between."""
+"""The whole gateway before Discord: conversations, buttons, letting in, and answers of another worker."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,21 @@ from typing import Any
 import pytest
 
 from agent.tools.tool import Tool
+from channels.discord.adapter import DiscordChannel
+from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage, SessionKey, turn_id
 from gateway.i18n import translate
-from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, RANDOM
+from tests.fakes.connection_claims import GrantedClaims
+from tests.fakes.discord_harness import block, connected
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, GUILD, RANDOM, buttons
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.held_model import HeldModel
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.staged_changes import memory, scope_in, staged
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT}>"
+
+
 TALE = "These are the first words of the answer, and these are the last ones."
 
 
@@ -145,3 +154,209 @@ async def test_stop_in_a_channel_finds_the_askers_turn_in_its_thread(*, is_nativ
         await parlour.idle()
         assert model.calls == 0
         assert set(discord.channels) - {discord.direct(ANN)} <= known | {thread}
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(64)
+
+
+@asynccontextmanager
+async def open_gateway_of(discord: DiscordServer, model: Any) -> AsyncIterator[InProcessGateway]:
+    """Run the gateway with a Discord block for Ann."""
+    async with gateway(model=model, environment=discord.settings(ALLOW_FROM=ANN)) as parlour:
+        await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
+        yield parlour
+
+
+async def test_a_forum_post_is_a_session_of_its_own(discord: DiscordServer, services: FakePageServices) -> None:
+    """`<forum>/<post>`, from its first message on."""
+    async with connected(services, discord):
+        discord.add_channel("4009", "ideas", kind=15)
+        discord.gateway.dispatch("CHANNEL_CREATE", discord.channels["4009"], guild=True)
+        post = discord.open_forum_post("4009", "a garden", ANN, f"{CALL} what grows here?")
+        (message,) = await services.wait_deliveries(1)
+    assert (str(message.key), message.message_id) == (f"discord:4009/{post}", post)
+
+
+async def test_a_stranger_with_a_file_costs_nothing(discord: DiscordServer) -> None:
+    """Nanobot bug 8: no download, no typing, no reaction, no model, no word; in a direct chat and by our name."""
+    model = HeldModel("never")
+    async with open_gateway_of(discord, model) as parlour:
+        before = len(discord.requests)
+        file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
+        direct = discord.direct(EVA)
+        for _ in range(2):
+            discord.say(direct, EVA, "let me in", attachments=[file])
+            discord.say(GENERAL, EVA, f"{CALL} let me in", attachments=[file])
+        model.go_on.set()
+        discord.say(RANDOM, ANN, f"{CALL} hello")
+        await discord.until(lambda: discord.chat(RANDOM))
+        await parlour.idle()
+        done = [each for each in discord.requests[before:] if each.method != "GET"]
+        assert {each.path.split("/")[4] for each in done} == {RANDOM}
+        assert discord.cdn.served == []
+        assert len(model.prompts) == 1
+
+
+@pytest.mark.parametrize("how", ["limit", "global"])
+async def test_a_global_limit_is_waited_out(discord: DiscordServer, services: FakePageServices, how: str) -> None:
+    """A 429 for one chat or for all: what waits goes out afterwards, in order and once, other chats beside it."""
+    async with connected(services, discord) as channel:
+        discord.fail("POST", "messages", how, seconds=0.3)
+        parts = [
+            channel.render(
+                OutboundMessage(id=f"tabcdefghijklmn{n}p.1", key=SessionKey("discord", chat), text=f"to {chat}")
+            )[0]
+            for n, chat in enumerate((GENERAL, RANDOM))
+        ]
+        first = asyncio.create_task(channel.send(parts[0]))
+        await discord.until(lambda: any(each.method == "POST" for each in discord.requests))
+        second = asyncio.create_task(channel.send(parts[1]))
+        if how == "limit":
+            await discord.until(lambda: discord.chat(RANDOM))
+            assert discord.chat(GENERAL) == []
+        await asyncio.gather(first, second)
+    assert (discord.chat(GENERAL), discord.chat(RANDOM)) == ([f"to {GENERAL}"], [f"to {RANDOM}"])
+
+
+YES, NO = "/memory approve eaaaaaaaaaaaaaaaa", "/memory reject eaaaaaaaaaaaaaaaa"
+
+
+async def asked(discord: DiscordServer, chat: str) -> dict[str, Any]:
+    """Return the question once it stands in *chat*, with its buttons."""
+
+    def found() -> list[dict[str, Any]]:
+        return [each for each in discord.messages[chat] if each["author"]["id"] == BOT and buttons(each)]
+
+    await discord.until(lambda: bool(found()))
+    return found()[-1]
+
+
+async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:
+    """A stranger's press: nothing. A member's: refused to them alone, the buttons stay. An admin's: done."""
+    async with open_discord() as discord, open_gateway(discord, model=InstantModel()) as parlour:
+        discord.members[ANN]["roles"] = [ADMIN_ROLE]
+        discord.say(GENERAL, ANN, f"{CALL} hello")
+        await discord.until(lambda: bool(discord.chat(GENERAL)))
+        scope = await scope_in(parlour, f"discord:{GENERAL}")
+        await staged(parlour, scope, f"discord:{GENERAL}")
+        question = await asked(discord, GENERAL)
+        shown = list(discord.chat(GENERAL))
+        stranger = discord.interactions.press(question["id"], EVA, YES)
+        member = discord.interactions.press(question["id"], BEN, YES)
+        await discord.until(lambda: bool(member.follow_ups))
+        assert (stranger.acknowledged, stranger.follow_ups) == (0, [])
+        assert member.follow_ups == [
+            ("Only an admin of this chat or an owner of this bot can use /memory approve here.", True)
+        ]
+        assert buttons(question)
+        assert memory(parlour, scope) == ""
+        admin = discord.interactions.press(question["id"], ANN, NO)
+        await discord.until(lambda: not buttons(question) and bool(admin.follow_ups))
+        assert admin.follow_ups == [("Rejected. My memory stays unchanged.", True)]
+        assert list(discord.chat(GENERAL)) == shown
+
+
+@asynccontextmanager
+async def owned(discord: DiscordServer, model: InstantModel) -> AsyncIterator[InProcessGateway]:
+    """Run the gateway for Ann, who owns it, and for nobody else."""
+    environment = {"PARLOUR_OWNERS": f"discord:{ANN}", **discord.settings(REACTION="")}
+    async with gateway(model=model, environment=environment) as parlour:
+        await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
+        yield parlour
+
+
+async def test_a_server_waits_in_silence_for_the_owners_yes(discord: DiscordServer) -> None:
+    """Added to a server: Ann is asked with buttons; Ben, who calls, is told in private, and answered after her yes."""
+    model = InstantModel()
+    discord.has_joined = False
+    async with owned(discord, model) as parlour:
+        direct = discord.direct(ANN)
+        discord.say(direct, ANN, "hello")
+        await discord.until(lambda: bool(discord.chat(direct)))
+        discord.join_server(is_in=True)
+        question = await asked(discord, direct)
+        (waiting,) = parlour.app.pairing.pending_requests()
+        assert waiting.who == f"guild:{GUILD}"
+        assert "Should I answer all members there?" in question["content"]
+        discord.say(GENERAL, BEN, f"{CALL} hello?")
+        private = discord.direct(BEN)
+        await discord.until(lambda: bool(discord.chat(private)))
+        assert "I'm new here" in discord.chat(private)[0]
+        assert discord.chat(GENERAL) == []
+        assert [str(each.reason) for each in parlour.app.refusals.recent("discord", BEN)] == ["place-pending"]
+        discord.interactions.press(question["id"], ANN, f"/pair yes {waiting.ref}")
+        await discord.until(lambda: len(discord.chat(direct)) == 3)
+        discord.say(GENERAL, BEN, f"{CALL} and now?")
+        await discord.until(lambda: bool(discord.chat(GENERAL)))
+        await parlour.idle()
+        assert model.calls == 2
+
+
+async def test_a_strangers_slash_command_is_answered_at_once(discord: DiscordServer) -> None:
+    """Discord waits three seconds for it: the line is there in time, for them alone, the server's one of the day.
+
+    A direct message afterwards has a line of its own, with the code: notices in shared chats have a separate budget.
+    """
+    async with owned(discord, InstantModel()) as parlour:
+        first = discord.interactions.use(GENERAL, EVA, "status")
+        await discord.until(lambda: bool(first.acknowledged))
+        discord.say(GENERAL, EVA, f"{CALL} hello?")
+        discord.say(discord.direct(EVA), EVA, "and here?")
+        discord.say(discord.direct(ANN), ANN, "hello")
+        await discord.until(lambda: bool(discord.chat(discord.direct(ANN))))
+        await discord.until(lambda: bool(discord.chat(discord.direct(EVA))))
+        await parlour.idle()
+        assert discord.chat(GENERAL) == []
+        (line,) = discord.chat(discord.direct(EVA))
+        assert "Your code is" in line
+        assert [each.who for each in parlour.app.pairing.pending_requests()] == [str(EVA)]
+
+
+@asynccontextmanager
+async def sending(services: FakePageServices, discord: DiscordServer) -> AsyncIterator[DiscordChannel]:
+    """Run a channel that waits for the connection which another worker has."""
+    channel = DiscordChannel(replace(services.context("discord", block(discord)), connections=GrantedClaims()))
+    running = asyncio.create_task(channel.run_sender(), name="discord sender")
+    try:
+        yield channel
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await channel.close()
+
+
+def first_part(channel: DiscordChannel, message: OutboundMessage) -> MessagePart:
+    """Return the first part of *message*."""
+    return channel.render(message)[0]
+
+
+async def test_a_native_command_is_answered_by_another_worker(
+    discord: DiscordServer, services: FakePageServices
+) -> None:
+    """The response that shows "is thinking" is replaced, although the command did not come here; once."""
+    direct = discord.direct(ANN)
+    async with connected(services, discord, commands="global"), sending(services, discord) as other:
+        await discord.until(lambda: discord.interactions.registered)
+        used = discord.interactions.use(direct, ANN, "usage")
+        message = (await services.wait_deliveries(1))[-1]
+        await discord.until(lambda: used.acknowledged)
+        answer = OutboundMessage(id=f"{turn_id(message)}.1", key=message.key, text="Little.", kind=OutboundKind.NOTICE)
+        assert (await other.send(first_part(other, answer))).message_id
+        assert used.original == "Little."
+
+
+async def test_rights_and_history_are_read_over_rest(discord: DiscordServer, services: FakePageServices) -> None:
+    """An admin's command runs in the worker that has the chat; a guild is read once for many messages."""
+    discord.members[BEN]["roles"] = [ADMIN_ROLE]
+    async with connected(services, discord), sending(services, discord) as other:
+        discord.say(GENERAL, ANN, "The roof is green.")
+        discord.say(GENERAL, BEN, f"<@{BOT}> what did we decide?")
+        asked = (await services.wait_deliveries(2))[-1]
+        for kind in (InboundKind.BUTTON, InboundKind.COMMAND, InboundKind.MESSAGE):
+            sender = await other.sender(replace(asked, kind=kind))
+            assert (sender.is_admin, sender.roles) == (True, (ADMIN_ROLE,))
+        assert not (await other.sender(replace(asked, sender=replace(asked.sender, id=ANN)))).is_admin
+        before = await other.messages_before(asked, since=None, limit=10)
+        assert [each.text for each in before] == ["The roof is green."]
+    guild_reads = [each for each in discord.requests if each.kind == "guilds"]
+    assert len(guild_reads) == 1

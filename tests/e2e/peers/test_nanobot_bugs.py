@@ -2,14 +2,14 @@
 
 | bug | where it is a test |
 |---|---|
-| 1 Slack ignores allowFrom | e2e/slack/test_slack_requirements.py (a stranger costs nothing) |
-| 2 Slack pairing is dead | e2e/slack/test_slack_requirements.py (a stranger costs nothing), an empty message among theirs |
-| 3 Slack redelivery | e2e/slack/test_slack_requirements.py (the same event twice), e2e/slack/test_slack_killed.py (over a kill), faults/test_platforms.py |
+| 1 Slack ignores allowFrom | e2e/slack/test_gateway_slack.py (a stranger costs nothing) |
+| 2 Slack pairing is dead | e2e/slack/test_gateway_slack.py (a stranger costs nothing), an empty message among theirs |
+| 3 Slack redelivery | e2e/slack/test_gateway_slack.py (the same event twice), e2e/slack/test_slack_killed.py (over a kill), faults/test_platforms.py |
 | 4 Telegram topics | test_stream_separation.py beside this file, on all three platforms |
 | 5 a failed stream edit appends twice | `test_bug_5_…` below, on all three |
 | 6 Discord's first delta over 2,000 | `test_bug_6_…` below, on all three |
 | 7 /new@otherbot | e2e/telegram/test_gateway_telegram.py (another bot's command); which words are ours: unit/agent/test_command_router.py |
-| 8 Discord DM from a stranger | e2e/discord/test_discord_requirements.py (a stranger with a file); @everyone: e2e/discord/test_discord_outbound.py (every send pings nobody) |
+| 8 Discord DM from a stranger | e2e/discord/test_gateway_discord.py (a stranger with a file); @everyone: e2e/discord/test_discord_outbound.py (every send pings nobody) |
 | 9 /stop and /new leave follow-ups | `test_bug_9_…` below, on all three |
 | 10 /new's crash window | faults/test_memory_killed.py: a real kill at every step of /new |
 | 11 CPU per turn, blocking loads | benchmarks: "full durable turns" and "full turn over litellm" (docs/benchmarks.md) |

@@ -1,13 +1,18 @@
-"""The whole gateway before Telegram's server: what a person writes, and what stands in the chat whatever happens."""
+"""The whole gateway before Telegram's server: what a person writes or sends, and what stands in the chat in the end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from gateway.i18n import translate
+from gateway.ports.memory import FileKind
+from gateway.quarantine import list_events
+from tests.fakes.gateway import free_port
 from tests.fakes.store import WriterLog, writer_of
+from tests.fakes.stored_files import stored_files
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer
 
@@ -215,3 +220,118 @@ async def test_a_stopped_answer_of_a_private_chat_is_sent(server: TelegramServer
         ]
         assert server.drafts == []
         model.go_on.set()
+
+
+def document(server: TelegramServer, name: str, data: bytes, media_type: str = "text/plain") -> dict[str, Any]:
+    """Return the field of a message with a document that lies on the server."""
+    ident = server.files.keep(data)
+    return {"document": {"file_id": ident, "file_name": name, "mime_type": media_type, "file_size": len(data)}}
+
+
+def stored_file_contents(home: Path) -> list[bytes]:
+    """Return the bytes of every file that was stored."""
+    return sorted(stored_files(home, FileKind.ATTACHMENT).values())
+
+
+async def test_a_caption_reaches_the_model_once(server: TelegramServer) -> None:
+    """It is what the sender wrote, and no fact of the file besides; in an album too, and as the history has it."""
+    model = EchoModel(lambda _: "Read.")
+    async with open_gateway(server, model) as up:
+        server.say(None, caption="what does it say?", **document(server, "a.txt", b"the key"))
+        await server.until(lambda: len(server.posts) == 1)
+        for n, caption in enumerate(({"caption": "and these two?"}, {})):
+            fields: dict[str, Any] = {"media_group_id": "77", **caption}
+            server.say(None, **fields, **document(server, f"{n}.txt", b"the clock"))
+        await server.until(lambda: len(server.posts) == 2)
+        await up.idle()
+    assert model.heard[-1].count("what does it say?") == 1
+    assert model.heard[-1].count("and these two?") == 1
+
+
+async def test_a_stranger_s_file_is_never_fetched(server: TelegramServer) -> None:
+    """Nanobot bug 8: before the access check nothing is downloaded, stored, typed or reacted to."""
+    async with open_gateway(server, EchoModel()) as up:
+        server.say(None, chat=666, sender=666, **document(server, "a.txt", b"take this"))
+        server.say(None, chat=TEAM, sender=666, caption="@parlour_bot", **document(server, "b.txt", b"and this"))
+        server.say("hello")
+        await server.until(lambda: len(server.posts) == 1)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+        assert stored_file_contents(up.home) == []
+    assert "getFile" not in [name for name, _ in server.calls]
+    assert {each["chat_id"] for each in (*server.actions, *server.reactions)} <= {42}
+
+
+async def test_an_album_is_one_turn_with_all_its_files(server: TelegramServer) -> None:
+    """Three documents sent together are one question and one answer, and all three are read."""
+    model = EchoModel(lambda _: "All read.")
+    async with open_gateway(server, model) as up:
+        for n in range(3):
+            caption: dict[str, Any] = {"caption": "compare"} if n == 0 else {}
+            fields = document(server, f"{n}.txt", f"words of file {n}".encode())
+            server.say(None, media_group_id="album", **fields, **caption)
+        await server.until(lambda: len(server.posts) == 1)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+        assert len(stored_file_contents(up.home)) == 3
+    assert len(model.heard) == 1
+    assert [f"words of file {n}" in model.heard[0] for n in range(3)] == [True] * 3
+    assert server.shown(42) == ["All read."]
+
+
+SECRET = "a-secret-that-is-hard-to-guess"
+
+
+async def test_a_poison_update_is_set_aside_and_those_beside_it_are_answered(server: TelegramServer) -> None:
+    """What cannot be read is quarantined, the offset goes on, and nobody else notices."""
+    server.say("before")
+    server.push({"message": {"message_id": 7, "chat": {"id": 42, "type": "private"}, "date": "never", "text": "x"}})
+    server.say("after", chat=43, sender=43)
+    async with open_gateway(server, EchoModel()) as up:
+        await server.until(lambda: len(server.posts) == 2)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+        (kept,) = list_events(up.home / "quarantine")
+    assert (kept.channel, kept.reason) == ("telegram", "ValueError in message, update_id")
+    assert server.shown(42) + server.shown(43) == ["You said: before", "You said: after"]
+
+
+async def test_called_into_a_conversation_it_has_read_along(server: TelegramServer) -> None:
+    """What admitted people said before the mention is known to that turn alone; a stranger's words to none."""
+    server.privacy = False
+    model = EchoModel(lambda _: "At six.")
+    async with open_gateway(server, model, ALLOW_FROM="42,43") as up:
+        server.say("shall we meet at six?", chat=TEAM, sender=42)
+        server.say("buy my coins", chat=TEAM, sender=666)
+        server.say("@parlour_bot when do we meet?", chat=TEAM, sender=43, **mention("@parlour_bot"))
+        await server.until(lambda: len(server.posts) == 1)
+        await up.idle()
+        server.say("and what did they say there?", chat=43, sender=43)
+        await server.until(lambda: len(server.posts) == 2)
+        await up.idle()
+    assert "shall we meet at six?" in model.heard[0]
+    assert "coins" not in model.heard[0]
+    assert "meet at six" not in model.heard[1]
+
+
+async def test_a_webhook_brings_what_polling_would(server: TelegramServer) -> None:
+    """Called instead of polling: a message, a second delivery, a stranger; one answer, and Telegram keeps nothing."""
+    port = free_port()
+    settings: dict[str, Any] = {
+        "MODE": "webhook",
+        "WEBHOOK_URL": f"http://127.0.0.1:{port}/hooks/telegram",
+        "WEBHOOK_SECRET": SECRET,
+        "PARLOUR_WEB__PORT": str(port),
+    }
+    server.say("said while down")
+    server.hooks.lost = 1
+    async with open_gateway(server, EchoModel(), **settings) as up:
+        await server.until(lambda: len(server.posts) == 1)
+        server.say("let me in", chat=666, sender=666)
+        server.say("hello")
+        await server.until(lambda: len(server.posts) == 2)
+        await server.until(lambda: not server.updates)
+        await up.idle()
+        assert up.app.supervisor.states()["telegram"]
+    assert [post.text for post in server.posts] == ["You said: said while down", "You said: hello"]
+    assert server.hooks.answers == [200, 200, 200, 200]

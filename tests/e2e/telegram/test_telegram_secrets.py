@@ -1,9 +1,10 @@
-"""A secret that the model prints: nobody reads it, and neither the journal nor a transcript keeps it."""
+"""Secrets and attacks on Telegram: nothing is printed, nothing is learned by guessing, strangers achieve nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.text.redaction import REDACTED
 from tests.fakes.chat_model import FakeChatModel
-from tests.fakes.telegram_gateway import TEAM, mention, open_gateway
-from tests.fakes.telegram_server import TelegramServer, open_telegram
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
+from tests.fakes.telegram_server import BOT, TelegramServer, open_telegram, telegram_now
 
 KEY = "tok-9f8e7d6c5b4a"  # of the settings; no platform issues such
 
@@ -86,3 +87,125 @@ async def test_a_secret_behind_marks_is_redacted_too(tmp_path: Path) -> None:
         drafts = [str(each) for each in server.drafts]
     shown = [version for post in server.posts for version in (*post.versions, post.text)] + drafts
     assert not any(KEY in each for each in shown)
+
+
+SECRET = "kq7wzmvbxpt-93"
+
+
+LETTERS = "az07-Z"
+
+
+WORDS = "As far as anybody here can tell, the key begins with"  # long enough to be shown at once
+
+
+MORE = " and more"
+
+
+class GuessingModel(EchoModel):
+    """Streams what it is asked to repeat, and more once it is let."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda text: text + MORE)
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Cut the stream behind the guess."""
+        pieces: list[str] = []
+        if sink is not None:
+            sink(str(request.messages[-1]["content"]).splitlines()[-1].rpartition("] ")[2])
+        reply = await super().complete(request, sink=pieces.append)
+        if sink is not None:
+            sink(MORE)
+        return reply
+
+
+async def test_messages_that_guess_a_secret_learn_nothing() -> None:
+    """At every second letter of the secret the previews of guesses are the same, also beside marks and other signs."""
+    async with telegram_now() as server:
+        model = GuessingModel()
+        async with open_gateway(server, model, PARLOUR_LLM__API_KEY=SECRET):
+            for known in range(0, len(SECRET), 2):
+                right = SECRET[known]
+                tried = dict.fromkeys([right, LETTERS[known % len(LETTERS)], "~"])
+                guesses = [f"{WORDS} {SECRET[:known]}{each}" for each in tried]
+                assert {await preview_of(server, model, guess) for guess in guesses} == {WORDS}
+            for said in ("`{}", "**{}", "[x]({}", "{} {}", "é{}"):
+                shown = {}
+                for each in (SECRET[:9], SECRET[:8] + "~"):
+                    guess = f"{WORDS} {said.replace('{}', each)}"
+                    shown[each] = (await preview_of(server, model, guess)).replace(each, "guess")
+                assert len(set(shown.values())) == 1, shown
+
+
+async def preview_of(server: TelegramServer, model: EchoModel, guess: str) -> str:
+    """Return the preview of an answer that has come as far as the guess."""
+    posts = len(server.posts)
+    model.go_on.clear()
+    server.say(guess)
+    await server.until(lambda: bool(server.drafts))
+    (draft,) = server.drafts
+    model.go_on.set()
+    await server.until(lambda: len(server.posts) > posts)
+    return str(draft["text"]).strip()
+
+
+STRANGER = {"id": 666, "is_bot": False, "first_name": "42", "username": "42"}  # 7: a name like an allowed id
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TelegramServer]:
+    """Give a Telegram that lets the bot read along, and counts the seconds as they pass."""
+    async with telegram_now() as server:
+        server.privacy = False
+        yield server
+
+
+def attacks(server: TelegramServer) -> list[dict[str, Any]]:
+    """Return every update that has to come to nothing."""
+    at_us: dict[str, Any] = {"text": "@parlour_bot open up", **mention("@parlour_bot")}
+
+    def said(place: int, **fields: Any) -> dict[str, Any]:
+        return server.message(place, 666, **at_us) | {"from": STRANGER} | fields
+
+    nobody = said(TEAM)
+    del nobody["from"]
+    anonymous = {"id": 1087968824, "is_bot": True, "first_name": "Group", "username": "GroupAnonymousBot"}
+    team = {"id": TEAM, "type": "supergroup", "title": "The team"}
+    ann = {"id": 42, "is_bot": False, "first_name": "Ann"}
+    button = {"id": "9", "from": STRANGER, "chat_instance": "1", "data": "/new", "message": said(TEAM)}
+    arrival = {"chat": team, "from": STRANGER, "date": server.now()}
+    arrival |= {"old_chat_member": {"status": "left"}, "new_chat_member": {"status": "member"}}
+    reaction = {"chat": team, "message_id": 1, "user": STRANGER, "date": server.now()}
+    reaction |= {"old_reaction": [], "new_reaction": [{"type": "emoji", "emoji": "x"}]}
+    return [
+        {"message": said(666)},  # 1
+        {"message": said(TEAM)},  # 2
+        {"edited_message": said(666, edit_date=server.now())},  # 3
+        {"channel_post": said(-1007, chat={"id": -1007, "type": "channel", "title": "c"})},  # 4
+        {"message": nobody},  # 5
+        {"message": said(TEAM, **{"from": {**STRANGER, "id": 555, "is_bot": True}})},  # 6
+        {"message": said(TEAM, **{"from": BOT})},
+        {"callback_query": button},  # 8
+        {"my_chat_member": arrival},
+        {"message_reaction": reaction},
+        {"poll_answer": {"poll_id": "1", "user": STRANGER, "option_ids": [0]}},
+        {"message": said(TEAM, sender_chat=team, **{"from": anonymous})},  # 9
+        {"message": said(666, forward_origin={"type": "user", "sender_user": ann, "date": 1}, forward_from=ann)},
+    ]
+
+
+async def test_what_strangers_do_comes_to_nothing(server: TelegramServer) -> None:
+    """No model call, no message, no reaction, no typing, and no chat of theirs in the gateway; Ann is answered."""
+    model = EchoModel()
+    async with open_gateway(server, model, ALLOW_FROM="42") as up:
+        for update in attacks(server):
+            server.push(update)
+        server.say("hello")
+        await server.until(lambda: len(server.posts) == 1)
+        await server.until(lambda: not server.ready({"allowed_updates": ["message", "callback_query"]}))
+        await up.idle()
+        sessions = await up.app.store.records.sessions()
+    assert model.asked == ["hello"]
+    assert server.shown(42) == ["You said: hello"]
+    assert {each["chat_id"] for each in (*server.actions, *server.reactions)} == {42}
+    assert server.answered == []
+    assert [str(session.key) for session in sessions] == ["telegram:42"]

@@ -1,16 +1,18 @@
-"""Payloads as Discord documents them, read without a connection."""
+"""Discord's payloads and markup: what is read of events, what is written as parts."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channels.discord import chats, render
+from channels.discord.chats import DiscordReplyThreads
 from channels.discord.parse import (
     DiscordBotIdentity,
     DiscordChat,
@@ -23,11 +25,17 @@ from channels.discord.parse import (
     parse_message,
     snowflake_at,
 )
-from channels.discord.render import remaining_rows
-from gateway.events import UNKNOWN, ChatKind, InboundKind
+from channels.discord.render import remaining_rows, render_markup
+from gateway.events import UNKNOWN, ChatKind, InboundKind, InboundMessage, OutboundMessage, Sender, SessionKey
+from tests.fakes.turns import START
+from tests.fakes.web_services import FakeState
 
 PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "discord"
+
+
 ME = DiscordBotIdentity(id="1042", name="Parlour", roles=frozenset({"5001"}))
+
+
 HALL = DiscordChat(id="4001", guild="3001")
 
 
@@ -132,3 +140,100 @@ def test_what_is_no_address_of_a_file_is_none(line: str) -> None:
 def test_snowflakes_tell_the_time(moment: datetime) -> None:
     """An id made at a moment says that moment, to the millisecond."""
     assert abs((moment_of(snowflake_at(moment)) - moment).total_seconds()) < 0.002
+
+
+CASES = {
+    "marks": ("*a* **b** ~~c~~ `d`", "*a* **b** ~~c~~ `d`"),
+    "literal": ("2 * 3 snake_case ||x||", r"2 \* 3 snake\_case \|\|x\|\|"),
+    "heading": ("# One\n\n#### Four", "# One\n\n**Four**"),
+    "list": ("- a\n  - b\n- c", "- a\n  - b\n- c"),
+    "numbers": ("3. a\n4. b", "3. a\n4. b"),
+    "quote": ("> a\n> > b", "> a\n> \n> b"),
+    "fence": ("```py\nx = 1\n```", "```py\nx = 1\n```"),
+    "address": ("see https://a.example/b_c_d", "see https://a.example/b_c_d"),
+    "link": ("[here](https://a.example)", "[here](<https://a.example>)"),
+    "false link": ("[bank.example](https://evil.example)", "bank.example (https://evil.example)"),
+    "script": ("[a](javascript:x)", r"[a\](javascript:x)"),
+    "mention": ("<@42> <#7> <:e:1>", r"\<@42> \<#7> \<:e:1>"),
+    "no heading": (r"\# no", r"\# no"),
+    "table": ("| a | bb |\n|---|---|\n| 1 | 2 |", "```\na │ bb\n──┼───\n1 │ 2\n```"),
+}
+
+
+@pytest.mark.parametrize(("markdown", "written"), CASES.values(), ids=CASES.keys())
+def test_markdown_becomes_discords(markdown: str, written: str) -> None:
+    """Each construct as a person there would write it."""
+    assert render_markup(markdown) == written
+
+
+def test_a_fence_inside_code_does_not_end_it() -> None:
+    """Three backticks in code stay in the code."""
+    written = render_markup('~~~\nx = "```"\n~~~')
+    assert written.count("```") == 2
+
+
+@given(st.text(alphabet="ab*_~`|>#-[]()<@:\\\n \t1.", max_size=5_000))
+def test_every_part_is_within_the_limit_and_leaves_room_for_a_mark(text: str) -> None:
+    """Whatever escapes make of it."""
+    parts = render.render(OutboundMessage(id="tabcdefghijklmnop.1", key=SessionKey("discord", "1"), text=text))
+    assert all(0 < len(render.message_content(part)) <= render.LIMIT for part in parts)
+    assert all(
+        render.message_content(part, may_be_duplicate=True).endswith(part.payload or part.plain) for part in parts
+    )
+    assert all(
+        render.matches_part(render.message_content(part, may_be_duplicate=True), part)
+        for part in parts
+        if part.plain.strip()
+    )
+
+
+class ThreadlessApi:
+    """Starts every thread."""
+
+    async def start_thread(self, parent: str, message: str, name: str) -> None:
+        """Accept."""
+
+
+def threads_over(state: FakeState) -> DiscordReplyThreads:
+    """Return the threads of a channel that answers every mention in one."""
+    return DiscordReplyThreads(
+        cast("Any", state),
+        cast("Any", ThreadlessApi()),
+        name="discord",
+        is_on=lambda _: True,
+        anywhere=True,
+        exists=lambda _: False,
+        language=lambda _: "en",
+    )
+
+
+def accepted(number: int) -> InboundMessage:
+    """Return a message that started its thread."""
+    key = SessionKey("discord", f"900/{number}")
+    sender = Sender(id="1")
+    return InboundMessage(
+        key=key, message_id=str(number), sender=sender, text="hi", sent_at=START, chat_kind=ChatKind.GROUP
+    )
+
+
+def deletion(number: int) -> InboundMessage:
+    """Return the deletion of a message of the channel."""
+    key = SessionKey("discord", "900")
+    return InboundMessage(
+        key=key, message_id=str(number), sender=Sender(id=""), text="", sent_at=START, kind=InboundKind.DELETION
+    )
+
+
+async def test_notes_of_started_threads_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest notes go, by the age of their messages; a restart knows the others."""
+    monkeypatch.setattr(chats, "_START_LIMIT", 3)
+    state = FakeState()
+    threads = threads_over(state)
+    for number in (9, 10, 11):
+        await threads.start(accepted(number))
+    threads = threads_over(state)
+    await threads.start(accepted(100))
+    place = cast("Any", type("Place", (), {"has_threads": True})())
+    for known in (threads, threads_over(state)):
+        found = [str((await known.with_thread(deletion(n), place)).key) for n in (9, 10, 11, 100)]
+        assert found == ["discord:900", "discord:900/10", "discord:900/11", "discord:900/100"]

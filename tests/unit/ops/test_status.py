@@ -1,9 +1,14 @@
-"""`parlour status`: what was given up is named by channel and reason, on one line each."""
+"""`parlour status`, the health check of containers, and the stages of a turn."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,12 +22,16 @@ from gateway.app.runtime import Runtime
 from gateway.control import Line
 from gateway.control.registry import bind_group
 from gateway.errors import StoreUnavailable, UserError
+from gateway.events import SessionKey
 from gateway.health import gateway_checks
 from gateway.health.checks import HealthCheck
 from gateway.operations.gateway import GatewayOperations, status_rows
 from gateway.operations.memory import MemoryOperations
+from gateway.operations.turns import stage_spans
 from gateway.ports.journal import Job, UsageRow
 from gateway.settings import load_settings
+from gateway.store.inspection import TurnTrace
+from tests.fakes.clock import EPOCH
 from tests.fakes.turns import answer, next_delivery, parts_of, said
 
 
@@ -164,3 +173,111 @@ async def test_status_says_how_the_work_beside_the_turns_stands(app: Runtime) ->
     assert re.search(
         r"^background +1230 of 1000 tokens today, spent: pending jobs continue tomorrow$", printed, re.MULTILINE
     )
+
+
+SCRIPT = Path(__file__).parents[3] / "deploy" / "healthcheck.py"
+
+
+def probe(port: int) -> int:
+    """Run the script as the image does; return its exit code."""
+    everywhere = "0.0.0.0"  # noqa: S104 - what the container is told; nothing is bound here
+    environment = {"PATH": os.environ["PATH"], "PARLOUR_WEB__HOST": everywhere, "PARLOUR_WEB__PORT": str(port)}
+    command = [sys.executable, "-I", str(SCRIPT)]
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode  # noqa: S603 - ours
+
+
+def answer_once(listener: socket.socket, status: str, asked: list[bytes]) -> None:
+    """Answer one request with a status."""
+    connection, _ = listener.accept()
+    with connection:
+        asked.append(connection.recv(4096))
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
+
+
+@pytest.mark.parametrize(("status", "code"), [("200 OK", 0), ("503 Service Unavailable", 1), ("421 Misdirected", 1)])
+def test_it_asks_readyz_on_this_machine(status: str, code: int) -> None:
+    """A gateway bound to every address is asked on loopback, by a Host that its page accepts."""
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = threading.Thread(target=answer_once, args=(listener, status, asked))
+        server.start()
+        assert probe(port) == code
+        server.join()
+    assert asked[0].startswith(b"GET /readyz HTTP/1.1\r\n")
+    assert f"Host: 127.0.0.1:{port}".encode() in asked[0]
+
+
+def test_nobody_there_is_not_ready() -> None:
+    """A gateway that does not listen is unhealthy, without a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert probe(port) == 1
+
+
+def test_it_imports_nothing_of_ours() -> None:
+    """It runs every 30 seconds: no import beyond os, socket and sys."""
+    imports = [line for line in SCRIPT.read_text().splitlines() if line.startswith(("import", "from"))]
+    assert imports == ["import os", "import socket", "import sys"]
+
+
+def at(seconds: float) -> datetime:
+    """Return a moment."""
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def trace(**fields: Any) -> TurnTrace:
+    """Return a turn that was sent at 0, accepted at 1, committed at 9 and delivered at 10."""
+    given: dict[str, Any] = {
+        "turn": "t1",
+        "key": SessionKey("telegram", "42"),
+        "inbox": ({"sent_at": at(0), "accepted_at": at(1), "ended_at": at(9)},),
+        "steps": (),
+        "record": {"at": at(8)},
+        "parts": ({"state": "sent", "at": at(10)},),
+        "usage": (),
+        "dead": (),
+    }
+    return TurnTrace(**(given | fields))
+
+
+def spans(found: TurnTrace, began: dict[str, datetime]) -> list[tuple[str, float | None]]:
+    """Return the names and durations."""
+    return [(" ".join(each["stages"]), each["seconds"]) for each in stage_spans(found, began)]
+
+
+def test_all_nine_stages_of_a_turn_that_this_process_ran() -> None:
+    """Each stage ends where the next one begins; the wait in the queue is apart."""
+    began = {"claim": at(3), "assemble": at(4), "think": at(5), "commit": at(8)}
+    assert spans(trace(), began) == [
+        ("receive parse admit accept", 1),
+        ("queue", 2),
+        ("claim", 1),
+        ("assemble", 1),
+        ("think", 3),
+        ("commit", 1),
+        ("deliver", 1),
+    ]
+
+
+def test_what_is_not_known_apart_is_one_span() -> None:
+    """After a restart, of a command, of a turn that runs, and of one that a job started."""
+    assert spans(trace(), {}) == [
+        ("receive parse admit accept", 1),
+        ("queue claim assemble think commit", 8),
+        ("deliver", 1),
+    ]
+    assert spans(trace(), {"claim": at(3)})[1:3] == [("queue", 2), ("claim assemble think commit", 6)]
+    running = trace(inbox=({"sent_at": at(0), "accepted_at": at(1), "ended_at": None},), record=None, parts=())
+    assert spans(running, {"claim": at(3)}) == [
+        ("receive parse admit accept", 1),
+        ("queue", 2),
+        ("claim assemble think commit", None),
+    ]
+    assert spans(trace(inbox=(), parts=()), {}) == [("deliver", None)]
+
+
+def test_a_platform_s_clock_that_is_ahead_makes_no_negative_time() -> None:
+    """The message was accepted before it was sent, by the platform's clock."""
+    ahead = trace(inbox=({"sent_at": at(5), "accepted_at": at(1), "ended_at": at(9)},))
+    assert spans(ahead, {})[0] == ("receive parse admit accept", 0)
