@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import structlog
@@ -22,7 +23,7 @@ from gateway.admission import (
     policy_of,
 )
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
-from gateway.channel import Channel, SupportsSenderLookup
+from gateway.channel import SupportsSenderLookup
 from gateway.errors import ParlourError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.access import AccessListing, MessageContext
@@ -98,45 +99,42 @@ class AdmissionJudge:
         decision = self(_as_addressed(message))
         return isinstance(decision, Rejected) and not (message.guild and decision.reason in _BY_ROLES)
 
+    # -- at the claim of a turn ------------------------------------------------------------------
 
-class RoleResolver:
-    """Resolves the current role of a row's sender, by facts that are at most five minutes old.
+    async def current_admission(
+        self, row: InboxRow, context: MessageContext | None = None, *, notes_rejection: bool = False
+    ) -> Admitted | None:
+        """Return the admission of the sender of *row*, by facts at most five minutes old; None if it has ended.
 
-    The channel looks the sender up on its platform (and caches the result for five minutes) only where this matters:
-    for senders who are admitted by a role, guild or workspace, and for commands and buttons in a group. A failed
-    look-up grants nothing. Each look-up runs in the task of its turn, so no other message waits for it.
-    """
-
-    def __init__(
-        self, judge: AdmissionJudge, channels: Mapping[str, Channel], *, notes_rejections: bool = False
-    ) -> None:
-        """With *notes_rejections*, `parlour why` explains each rejection."""
-        self._judge = judge
-        self._decide = judge.decide if notes_rejections else judge
-        self._lookups = {name: each for name, each in channels.items() if isinstance(each, SupportsSenderLookup)}
-
-    async def current_admission(self, row: InboxRow, context: MessageContext | None = None) -> Admitted | None:
-        """Return the admission of the sender of *row*; None when they are no longer admitted.
+        The channel looks the sender up on its platform (and caches the result for five minutes) only where this
+        matters: for senders who are admitted by a role, guild or workspace, and for commands and buttons in a group. A
+        failed look-up grants nothing. Each runs in the task of its turn, so no other message waits for it.
 
         Messages passed the check for being addressed to the bot when they arrived. A job that a person set is admitted
-        as their own message, other jobs keep the role of their row.
+        as their own message, other jobs keep the role of their row. With *notes_rejection*, `parlour why` explains it.
         """
-        if row.message.kind is InboundKind.JOB and not is_set_by_person(row.message):
-            decision = self._judge(_as_addressed(row.message), context)
-            return Admitted(role=row.role, is_named=isinstance(decision, Admitted) and decision.is_named)
         message = _as_addressed(row.message)
+        if message.kind is InboundKind.JOB and not is_set_by_person(message):
+            decision = self(message, context)
+            return Admitted(role=row.role, is_named=isinstance(decision, Admitted) and decision.is_named)
         channel = self._lookups.get(message.key.channel)
-        if channel is not None and self._asks(message, context):
+        if channel is not None and self._needs_lookup(message, context):
             message = replace(message, sender=await _look_up_sender(channel, message))
-        decision = self._decide(message, context)
+        decision = self.decide(message, context) if notes_rejection else self(message, context)
         return decision if isinstance(decision, Admitted) else None
 
-    def _asks(self, message: InboundMessage, context: MessageContext | None) -> bool:
+    @cached_property
+    def _lookups(self) -> Mapping[str, SupportsSenderLookup]:
+        """Channels that look senders up; found once, since each class is compared with a Protocol."""
+        channels = self._app.channels.items()
+        return {name: each for name, each in channels if isinstance(each, SupportsSenderLookup)}
+
+    def _needs_lookup(self, message: InboundMessage, context: MessageContext | None) -> bool:
         if message.chat_kind is ChatKind.GROUP and (message.kind in _DECIDES or is_set_by_person(message)):
             return True
         if not _has_facts(message):
             return False
-        return isinstance(self._judge(replace(message, sender=_unknown(message)), context), Rejected)
+        return isinstance(self(replace(message, sender=_unknown(message)), context), Rejected)
 
 
 def _as_addressed(message: InboundMessage) -> InboundMessage:

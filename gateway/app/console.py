@@ -15,7 +15,6 @@ from agent.tasks.task import tasks_in
 from agent.tasks.task_jobs import state_words
 from agent.tools.offline_model import is_offline
 from agent.turns.chat_profiles import stored_guild
-from gateway.app.access import RoleResolver
 from gateway.app.chat_settings import build_scope_guess
 from gateway.app.recall import search_limitation
 from gateway.control.registry import console_operations
@@ -44,7 +43,7 @@ def build_console(app: Runtime) -> WebConsole | None:
     page = next(iter(app.chat_pages), None)
     if page is None:
         return None
-    visitors = PageVisitors(page, app, RoleResolver(app.judge, app.channels))
+    visitors = PageVisitors(page, app)
     prefix = "" if page.name == PAGE else f"/{page.name}"
     return WebConsole(visitors, app.operations, console_operations(), prefix=prefix)
 
@@ -69,7 +68,6 @@ class PageVisitors:
 
     page: WebChannel
     app: Runtime
-    resolver: RoleResolver
 
     async def find(self, connection: HTTPConnection) -> str | None:
         """Return the user who makes a request; None if they have to log in."""
@@ -142,9 +140,8 @@ class PageVisitors:
                 guild=stored_guild(self.app.store.people, key),
                 is_addressed=True,
             )
-            admitted = await self.resolver.current_admission(
-                InboxRow(seq=0, message=message, accepted_at=self.app.now())
-            )
+            row = InboxRow(seq=0, message=message, accepted_at=self.app.now())
+            admitted = await self.app.judge.current_admission(row)
             if admitted is not None and admitted.role in (Role.ADMIN, Role.OWNER):
                 return True
         return False

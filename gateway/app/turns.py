@@ -31,7 +31,6 @@ from agent.turns.turn_replay import TurnReplayer
 from agent.workers.spoken_answers import SpokenAnswers
 from agent.workers.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
-from gateway.app.access import RoleResolver
 from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.models import ModelServices, build_media_model
 from gateway.app.recall import search_limitation
@@ -187,7 +186,7 @@ def build_turn_services(app: Runtime) -> TurnServices:
         memory_jobs=memory.jobs,
         search=app.recall,
         context_of=app.context_of,
-        current_admission=RoleResolver(app.judge, app.channels, notes_rejections=True).current_admission,
+        current_admission=partial(app.judge.current_admission, notes_rejection=True),
         find_owner=app.owner_chats,
         spoken_answers=app.spoken_answers,
         locales=app.locales,
@@ -258,7 +257,7 @@ def build_spoken_answers(app: Runtime) -> SpokenAnswers | None:
         limit=app.configured_channels.file_limit,
         redact=app.redactor.redact,
         context_of=app.context_of,
-        current_admission=RoleResolver(app.judge, app.channels, notes_rejections=False).current_admission,
+        current_admission=app.judge.current_admission,
         caps=app.caps,
         outbox=store.outbox,
         records=store.records,

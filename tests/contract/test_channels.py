@@ -25,7 +25,6 @@ from channels.console import plugin as console_kind
 from channels.web import plugin as web_kind
 from channels.web.frame_channel import ConsoleChannel
 from gateway.admission import admit, policy_of
-from gateway.app.access import RoleResolver
 from gateway.channel import ChannelPlugin, SupportsSenderLookup
 from gateway.errors import FileUnavailable, OutcomeUnknown
 from gateway.events import (
@@ -686,8 +685,8 @@ async def test_an_admin_look_up_that_fails_grants_nothing(
     as_admin = replace(heard, kind=InboundKind.COMMAND, sender=replace(heard.sender, is_admin=True))
     row = InboxRow(seq=1, message=platform.unknown(as_admin), accepted_at=heard.sent_at, role=Role.ADMIN)
     policy = policy_of(channel.name, [heard.sender.id], [], "open")
-    gate = RoleResolver(FixedJudge(lambda each: admit(each, policy)), {channel.name: channel})
-    admitted = await gate.current_admission(row)
+    judge = FixedJudge(lambda each: admit(each, policy), {channel.name: channel})
+    admitted = await judge.current_admission(row)
     assert admitted is not None
     assert admitted.role is Role.MEMBER
 

@@ -13,6 +13,7 @@ from gateway.access.pairing_service import OwnerAddress, PairingService
 from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
 from gateway.admission import AdmissionPolicy, Decision, Rejected, RejectionReason, policy_of
 from gateway.app.access import AdmissionJudge
+from gateway.channel import SupportsSenderLookup
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, Sender, SessionKey
 from gateway.ports.access import DecisionActor, MessageContext
 from gateway.ports.channel import MembershipChange
@@ -31,10 +32,14 @@ DECIDED = {"chat:C-off": "off", "chat:C-on": "mention"}  # the group policy of p
 
 
 class FixedJudge(AdmissionJudge):
-    """Decides by a function of the message alone."""
+    """Decides by a function of the message alone; *channels* look senders up if they can."""
 
-    def __init__(self, decide: Callable[[InboundMessage], Decision]) -> None:
+    def __init__(
+        self, decide: Callable[[InboundMessage], Decision], channels: Mapping[str, object] | None = None
+    ) -> None:
         self._decide = decide
+        found = (channels or {}).items()
+        self._lookups = {name: each for name, each in found if isinstance(each, SupportsSenderLookup)}
 
     def __call__(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
         """Return what the function says."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Decision, Rejected, RejectionReason, admit
-from gateway.app.access import RoleResolver
-from gateway.channel import Channel
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports.journal import SET_BY_PERSON, InboxRow
@@ -55,9 +53,7 @@ CANNOT = pytest.mark.parametrize("roles", [None, ("busy",), ("bug",)], ids=["sil
 async def authorize_row(channel: Any, message: InboundMessage = MESSAGE, *, role: Role = Role.MEMBER) -> Role | None:
     """Admit a row that was let in when it came."""
     row = InboxRow(seq=1, message=message, accepted_at=EPOCH, role=role)
-    admitted = await RoleResolver(
-        FixedJudge(lambda each: admit(each, POLICY)), {"pocket": cast("Channel", channel)}
-    ).current_admission(row)
+    admitted = await FixedJudge(lambda each: admit(each, POLICY), {"pocket": channel}).current_admission(row)
     return admitted.role if admitted is not None else None
 
 
