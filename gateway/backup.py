@@ -43,7 +43,8 @@ _STAGING = ".staging-"
 STAYS = frozenset(
     {"secrets", "backups", "downloads", "lock", "control.sock", ".restoring", ".migrating", ".init-answers.json"}
 )
-_DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
+# The search indexes are made again.
+_DERIVED = tuple(f"{name}{end}" for name in ("index.db", "files.db") for end in ("", "-wal", "-shm"))
 _OF_THE_FILE = (STAMP, f".{STAMP}.part", MOVED, f".{MOVED}.part", MIRROR)  # true of the files here, not of copies
 _MIRROR_LEFT = "the files of documents and their repositories (they are in the journal, and written again)"
 BLOCK = 1024 * 1024

@@ -339,9 +339,9 @@ class OutboundKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AnswerSource:
-    """A web page that an answer was made from. Its title is the page's own text: never markup."""
+    """A web page or a file that an answer was made from. Its title is others' text: never markup."""
 
-    url: str
+    url: str  # of a file: `chat-file:`, its name and its place; nothing opens it
     title: str = ""
 
 

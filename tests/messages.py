@@ -57,6 +57,7 @@ KEY_FIELDS = {
     "approvals.why_{}": {"untrusted", "many", "deleted"},
     "tools.outcome_{}": {outcome.value for outcome in CallOutcome if outcome is not CallOutcome.REFUSED},
     "tools.refused_{}": {rule.value for rule in RefusalRule},
+    "tools.place_{}": {"page", "chapter", "sheet"},
     "reminders.{}": {"snooze_10", "snooze_60", "tomorrow", "stop", "resume"},
     "tasks.is_{}": {state.value for state in TaskState},
     "tasks.end_{}": {state.value for state in TaskState if state.is_over and state is not TaskState.STOPPED},

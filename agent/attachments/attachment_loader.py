@@ -36,6 +36,7 @@ MOST_PICTURES = 10  # of one message that the model is shown
 MOST_TEXTS = 4  # times the characters of one file: what all documents of a message may take together
 _AT_ONCE = 6  # files in memory, all chats together
 _OF_ONE_CHAT = 2
+_MEDIA = frozenset({"picture", "sound", "film", "svg"})
 
 
 class AttachmentLoader:
@@ -83,8 +84,11 @@ class AttachmentLoader:
         async with self._lanes.hold((key, next(self._next) % _OF_ONE_CHAT)), self._slots:
             try:
                 data = await self._bytes(scope, key, attachment)
-                fact |= {"size": len(data), "blob": await self._blobs.put(scope, data)}
-                return fact | await self._read(scope, key, data, fact, attribution)
+                name, media_type = fact["name"], fact.get("media_type", "")
+                what = detect_kind(data, kind=fact["kind"], name=name, media_type=media_type)
+                blob = await self._blobs.put(scope, data, is_medium=what in _MEDIA)
+                fact |= {"size": len(data), "blob": blob}
+                return fact | await self._read(scope, key, data, what, fact, attribution)
             except FileUnavailable as error:
                 return {**fact, "failed": " ".join(clean(str(error)).split())[:200]}
             except OSError as error:
@@ -101,11 +105,10 @@ class AttachmentLoader:
         return await self._files.fetch(key, attachment)
 
     async def _read(
-        self, scope: str, key: SessionKey, data: bytes, fact: Fact, attribution: UsageAttribution
+        self, scope: str, key: SessionKey, data: bytes, what: str, fact: Fact, attribution: UsageAttribution
     ) -> dict[str, Any]:
         if not data:
             raise FileUnavailable("it is empty")
-        what = detect_kind(data, kind=fact["kind"], name=fact["name"], media_type=fact.get("media_type", ""))
         if what == "picture":
             return await self.see(scope, key, data)
         if what == "sound":
@@ -122,7 +125,8 @@ class AttachmentLoader:
         if not await self._sees(key):
             raise FileUnavailable("not looked at, for the model in use cannot see pictures")
         picture = await self._reader.picture(data)
-        seen = {"blob": await self._blobs.put(scope, picture.data), "media_type": picture.media_type}
+        blob = await self._blobs.put(scope, picture.data, is_medium=True)
+        seen = {"blob": blob, "media_type": picture.media_type}
         return {"seen": seen, "origin": UNTRUSTED}
 
     async def _transcribe(self, data: bytes, fact: Fact, attribution: UsageAttribution) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,11 @@ def _kind_by_name(kind: str, last: str, media_type: str) -> str:
     return "text"
 
 
+def may_have_text(*, kind: str, name: str, media_type: str) -> bool:
+    """Return True for a file that is no picture, recording or film by its name and what the platform says."""
+    return _kind_by_name(kind, extension(name), media_type) in ("text", "html")
+
+
 def decode_text(data: bytes, chars: int) -> tuple[str, bool] | None:
     """Return the first *chars* characters of a text file and True if it has more; None if the bytes are not text."""
     for mark, coding in _MARKS:
@@ -128,6 +133,7 @@ _WALL = 20.0  # seconds for one file, however little CPU it takes
 _MOST_OUT = 8_000_000  # bytes that a child may say
 _PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PN": "image/png"}
 _BROKEN = "it could not be read"
+_LONGEST_PLACE = 40  # characters of a sheet's name
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +145,22 @@ class DecodedImage:
 
 
 @dataclass(frozen=True, slots=True)
+class DocumentPlace:
+    """A page, chapter or sheet of a document. The name of a sheet is its author's text."""
+
+    start: int  # in the text of the document
+    kind: str  # page, chapter or sheet
+    name: str  # its number, or what it is called
+
+
+@dataclass(frozen=True, slots=True)
 class ExtractedText:
     """Text extracted from a document."""
 
     text: str
     is_cut: bool = False  # it is only the beginning
     pages: int = 0
+    places: Sequence[DocumentPlace] = ()  # in their order; a text without any has no pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +210,10 @@ class SandboxedReader:
         text, pages = header.get("text"), header.get("pages")
         if not isinstance(text, str):
             raise FileUnavailable(_BROKEN)
-        return ExtractedText(clean(text)[:chars], header.get("is_cut") is True, pages if isinstance(pages, int) else 0)
+        is_cut, count = header.get("is_cut") is True, pages if isinstance(pages, int) else 0
+        # A long text is cleaned beside the loop.
+        cleaned, places = await asyncio.to_thread(_clean_places, text[:chars], header.get("places"))
+        return ExtractedText(cleaned, is_cut, count, places)
 
     async def page(self, data: bytes, *, charset: str, address: str, is_whole: bool, chars: int) -> ReadPage:
         """Return at most *chars* characters of the HTML page that came from *address*. Raises FileUnavailable."""
@@ -231,6 +250,25 @@ class SandboxedReader:
         if header.get("failed"):
             raise FileUnavailable(clean(str(header["failed"]))[:200])
         return header, body
+
+
+def _clean_places(text: str, value: object) -> tuple[str, Sequence[DocumentPlace]]:
+    """Return the cleaned *text*, and its places, as the child lists them in *value*, where they begin in that.
+
+    Those that are out of order are left out.
+    """
+    parts: list[str] = []
+    places: list[DocumentPlace] = []
+    end = length = 0
+    for each in value if isinstance(value, list) else ():
+        match each:
+            case [int(start), "page" | "chapter" | "sheet" as kind, str(name)] if end <= start < len(text):
+                parts.append(clean(text[end:start]))
+                length += len(parts[-1])
+                places.append(DocumentPlace(length, kind, _one_line(name)[:_LONGEST_PLACE]))
+                end = start
+    parts.append(clean(text[end:]))
+    return "".join(parts), tuple(places)
 
 
 def _one_line(value: object) -> str:

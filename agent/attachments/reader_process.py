@@ -41,6 +41,7 @@ SHEET_PARTS = 256 << 20  # bytes of a spreadsheet's parts, unpacked: tables comp
 SHEETS = 100
 CELL = 2_000  # characters
 LISTED = 500  # files of an archive
+PLACES = 10_000  # pages, chapters or sheets whose beginnings are told
 OPF_BYTES = 4 << 20
 _PROLOG = 4_096  # bytes of a part that are read at a time until its first element
 
@@ -204,7 +205,10 @@ def _saved(pixels: Any, form: str, **options: Any) -> bytes:
 
 
 def document(data: bytes, chars: int, hint: str) -> dict[str, Any]:
-    """Return the words of a document as Markdown, at most *chars* characters."""
+    """Return the words of a document as Markdown, at most *chars* characters.
+
+    `places` are its pages, chapters or sheets: where each begins in the text, its kind, and its number or name.
+    """
     read = _READERS.get(hint)
     if read is None:
         raise UnreadableFile("this kind of file cannot be read here")
@@ -212,7 +216,8 @@ def document(data: bytes, chars: int, hint: str) -> dict[str, Any]:
     text = str(found["text"])
     if not text.strip():
         raise UnreadableFile("there is no text in it")
-    return {**found, "text": text[:chars], "is_cut": bool(found.get("is_cut")) or len(text) > chars}
+    places = [each for each in found.get("places", ())[:PLACES] if each[0] < chars]
+    return {**found, "text": text[:chars], "is_cut": bool(found.get("is_cut")) or len(text) > chars, "places": places}
 
 
 def pdf(data: bytes, chars: int) -> dict[str, Any]:
@@ -223,7 +228,8 @@ def pdf(data: bytes, chars: int) -> dict[str, Any]:
     if reader.is_encrypted and not reader.decrypt(""):
         raise UnreadableFile("it is locked with a password")
     pages = len(reader.pages)
-    return {**_join_texts([partial(_page_text, reader.pages, n) for n in range(pages)], chars), "pages": pages}
+    texts = [partial(_page_text, reader.pages, n) for n in range(pages)]
+    return {**_join_texts(texts, chars, kind="page"), "pages": pages}
 
 
 def _page_text(pages: Any, n: int) -> str:
@@ -236,14 +242,23 @@ def _page_text(pages: Any, n: int) -> str:
         return ""
 
 
-def _join_texts(parts: Sequence[Callable[[], str]], chars: int, *, title: str = "") -> dict[str, Any]:
-    """Return *title* and the texts that *parts* read one after the other, until there is enough or the time is over."""
+def _join_texts(parts: Sequence[Callable[[], str]], chars: int, *, kind: str, title: str = "") -> dict[str, Any]:
+    """Return *title* and the texts that *parts* read one after the other, until there is enough or the time is over.
+
+    *kind* is that of the parts: pages or chapters.
+    """
     texts = [title]
+    places: list[tuple[int, str, str]] = []
+    length = len(title)  # of the joined texts
     read = 0
     is_cut = False
     try:
         for n, part in enumerate(parts, 1):
             texts.append(part())
+            if texts[-1]:
+                length += 2 if length else 0
+                places.append((length, kind, str(n)))
+                length += len(texts[-1])
             read += len(texts[-1]) + 2
             if read > chars:
                 is_cut = n < len(parts) or read - 2 > chars
@@ -252,7 +267,7 @@ def _join_texts(parts: Sequence[Callable[[], str]], chars: int, *, title: str = 
         if not any(texts):
             raise
         is_cut = True
-    return {"text": "\n\n".join(filter(None, texts)), "is_cut": is_cut}
+    return {"text": "\n\n".join(filter(None, texts)), "is_cut": is_cut, "places": places}
 
 
 def archive(data: bytes, chars: int) -> dict[str, Any]:
@@ -317,10 +332,13 @@ def sheets(data: bytes, chars: int) -> dict[str, Any]:
     except python_calamine.PasswordError:
         raise UnreadableFile("it is locked with a password") from None
     out = io.StringIO()
+    places: list[tuple[int, str, str]] = []
     try:
         for name in workbook.sheet_names[:SHEETS]:
             table = workbook.get_sheet_by_name(name)
-            out.write(f"{'' if out.tell() == 0 else chr(10)}## {name} ({table.height} x {table.width} cells)\n\n")
+            out.write("\n" if out.tell() else "")
+            places.append((out.tell(), "sheet", name))
+            out.write(f"## {name} ({table.height} x {table.width} cells)\n\n")
             rows = csv.writer(out, lineterminator="\n")
             for row in table.iter_rows():
                 cells = [_cell(value) for value in row]
@@ -328,12 +346,12 @@ def sheets(data: bytes, chars: int) -> dict[str, Any]:
                     cells.pop()
                 rows.writerow(cells)
                 if out.tell() > chars:
-                    return {"text": out.getvalue(), "is_cut": True}
+                    return {"text": out.getvalue(), "is_cut": True, "places": places}
     except (CpuTimeExceeded, MemoryError):
         if not out.tell():
             raise
-        return {"text": out.getvalue(), "is_cut": True}
-    return {"text": out.getvalue(), "is_cut": len(workbook.sheet_names) > SHEETS}
+        return {"text": out.getvalue(), "is_cut": True, "places": places}
+    return {"text": out.getvalue(), "is_cut": len(workbook.sheet_names) > SHEETS, "places": places}
 
 
 def _cell(value: Any) -> str:
@@ -353,7 +371,7 @@ def epub(data: bytes, chars: int) -> dict[str, Any]:
         _require_size(files, INSIDE * 8)
         title, chapters = _spine(files)
         parts = [partial(_chapter_text, files, name) for name in chapters]
-        return _join_texts(parts, chars, title=title)
+        return _join_texts(parts, chars, kind="chapter", title=title)
 
 
 def _chapter_text(files: zipfile.ZipFile, name: str) -> str:

@@ -47,7 +47,8 @@ def main() -> None:
     drop_privileges(program)
     pool = _open_pool(monty, program)
     for line in sys.stdin.buffer:
-        text, is_error = _run(monty, pool, json.loads(line)["code"])
+        request = json.loads(line)
+        text, is_error = _run(monty, pool, request["code"], request["files"])
         print(json.dumps({"text": text, "is_error": is_error}), flush=True)
         pool.__exit__(None, None, None)
         pool = _open_pool(monty, program)
@@ -84,12 +85,16 @@ def _reap() -> None:
             pass
 
 
-def _run(monty: Any, pool: Any, code: str) -> tuple[str, bool]:
-    """Return the output of the code and its last value, or its error, and True for an error."""
+def _run(monty: Any, pool: Any, code: str, files: dict[str, Any]) -> tuple[str, bool]:
+    """Return the output of the code and its last value, or its error, and True for an error.
+
+    The rows of *files* are the value of the code's name `files`.
+    """
+    inputs = {"files": files} if files else {}
     output = monty.CollectString(OUTPUT)
     try:
         with pool.checkout(limits=_LIMITS) as session:
-            return _format(output, session.feed_run(code, print_callback=output)), False
+            return _format(output, session.feed_run(code, inputs=inputs, print_callback=output)), False
     except monty.MontySyntaxError as error:
         return error.display("type-msg")[:_LONGEST_ERROR], True
     except monty.MontyRuntimeError as error:

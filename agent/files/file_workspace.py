@@ -122,6 +122,7 @@ class FileWorkspace:
     scope: str
     most_bytes: int
     now: Callable[[], datetime]
+    on_change: Callable[[str], None] = lambda _: None  # called with the scope when a file has other bytes, or is gone
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -196,6 +197,7 @@ class FileWorkspace:
             if old is None:
                 return None
             if await self.store.change(self.scope, self._keep(old, call), self._record(call)):
+                self.on_change(self.scope)
                 return FileChange(0, call)
 
     async def restore(self, trash_id: str) -> str | None:
@@ -218,6 +220,7 @@ class FileWorkspace:
                 ScopeFileChange(was=done, now=record, data=b""),
             )
             if await self.store.change(self.scope, *changes):
+                self.on_change(self.scope)
                 return deleted.original
 
     async def empty_trash(self) -> int:
@@ -311,9 +314,12 @@ class FileWorkspace:
         """Make changes that add bytes; False if they must begin anew. Raises WorkspaceFull."""
         limit = FileLimit(kinds=(FileKind.WORKSPACE, FileKind.DELETED), count=MOST_FILES, size=self.most_bytes)
         try:
-            return await self.store.change(self.scope, *changes, limit=limit)
+            is_done = await self.store.change(self.scope, *changes, limit=limit)
         except FilesFull as full:
             raise await self._describe_full(full.totals, added) from None
+        if is_done:
+            self.on_change(self.scope)
+        return is_done
 
     async def _describe_full(self, totals: Mapping[FileKind, FileTotal], added: int) -> WorkspaceFull:
         kept, deleted = (totals.get(each, FileTotal()) for each in (FileKind.WORKSPACE, FileKind.DELETED))
@@ -328,15 +334,23 @@ class FileWorkspace:
 class ScopeWorkspaces:
     """Gives each scope its own workspace, and expires deleted files in all of them."""
 
-    def __init__(self, store: SqlFiles, *, most_mb: int, now: Callable[[], datetime]) -> None:
-        """Keep at most *most_mb* megabytes in each scope."""
+    def __init__(
+        self,
+        store: SqlFiles,
+        *,
+        most_mb: int,
+        now: Callable[[], datetime],
+        on_change: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Keep at most *most_mb* megabytes in each scope. *on_change* is that of `FileWorkspace`."""
         self._store = store
         self._most_bytes = most_mb * 1_000_000
         self._now = now
+        self._on_change = on_change
 
     def of(self, scope: str) -> FileWorkspace:
         """Return the workspace of *scope*, which need not exist yet."""
-        return FileWorkspace(self._store, scope, self._most_bytes, self._now)
+        return FileWorkspace(self._store, scope, self._most_bytes, self._now, self._on_change)
 
     async def expire_trash(self) -> int:
         """Remove for good what was deleted more than a week ago; return the number of files."""

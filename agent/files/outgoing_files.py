@@ -154,7 +154,7 @@ class OutgoingFiles:
         last = extension(name)
         media_type = _TYPES.get(last) or mimetypes.types_map.get(f".{last}", "application/octet-stream")
         try:
-            blob = await self._blobs.put(scope, data)
+            blob = await self._blobs.put(scope, data, is_medium=last in _PICTURES)
         except OSError:
             raise ToolFailed("the file could not be stored") from None
         kind = "image" if last in _PICTURES else "document"

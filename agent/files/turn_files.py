@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable
+import io
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatch
@@ -35,12 +38,15 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+Rows = Sequence[Sequence[str | int | float]]
 WriteMode = Literal["new", "replace", "append"]
 
 TEXT_CHARS = 1_000_000  # of one file that can be read, page by page
+_PAGE = 11_000  # characters
 _CACHED_CHARS = 4_000_000  # of documents that are being read, all scopes together
 _MOST_RECEIVED = 200  # files that a listing names
 _NAMED = 10  # files that an error names
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?")
 _NO_TEXT = {
     "picture": "a picture has no text",
     "sound": "a recording has no text",
@@ -136,6 +142,19 @@ class TurnFiles:
         except FileUnavailable as error:
             raise ToolFailed(f"{name} cannot be read: {error}") from None
 
+    async def read_tables(self, name: str) -> Mapping[str, Rows]:
+        """Return the rows of each sheet of a file by its name, of CSV those of a sheet "". Taints as `read_text`.
+
+        Other files than tables are refused, and those of which only the beginning can be read.
+        """
+        text = await self.read_text(name)
+        is_csv = name.lower().endswith((".csv", ".tsv")) and not text.places
+        if not is_csv and not any(each.kind == "sheet" for each in text.places):
+            raise ToolFailed(f"{name} is no table: CSV files and spreadsheets have rows")
+        if text.is_cut:
+            raise ToolFailed(f"{name} is too large: a table has at most {TEXT_CHARS} characters and 100 sheets")
+        return await asyncio.to_thread(_parse_tables, text)
+
     async def write(self, name: str, text: str, mode: WriteMode) -> FileChange:
         """Write a file; one that a tainted call writes is marked."""
         data = text.encode("utf-8", "replace")
@@ -188,6 +207,47 @@ class TurnFiles:
         entries, _ = await self.list_files("*")
         names = ", ".join(each.name for each in entries[:_NAMED])
         return f"no such file; available: {names}" if names else "no such file: there are none here yet"
+
+
+def _parse_tables(text: ExtractedText) -> Mapping[str, Rows]:
+    """Return the rows of each sheet. Blocks."""
+    if not text.places:
+        first = text.text.partition("\n")[0]
+        return {"": _parse_rows(text.text, max(",;\t", key=first.count))}
+    ends = [*(each.start for each in text.places[1:]), len(text.text)]
+    found: dict[str, Rows] = {}
+    for each, end in zip(text.places, ends, strict=True):
+        name = each.name
+        while name in found:  # two long names that begin alike
+            name += "'"
+        found[name] = _parse_rows(text.text[each.start : end].partition("\n\n")[2].removesuffix("\n"), ",")
+    return found
+
+
+def _parse_rows(text: str, delimiter: str) -> Rows:
+    try:
+        rows = csv.reader(io.StringIO(text), delimiter=delimiter)
+        return [[_number(cell) for cell in row] for row in rows]
+    except csv.Error as error:
+        raise ToolFailed(f"the table is broken: {error}") from None
+
+
+def _number(cell: str) -> str | int | float:
+    """Return a plain number as one; everything else, such as 007 and 1.000,50, stays text."""
+    if not _NUMBER.fullmatch(cell):
+        return cell
+    return float(cell) if "." in cell else int(cell)
+
+
+def split_pages(text: str) -> list[str]:
+    """Return *text* in pages of at most 11,000 characters, cut at line ends where there are any."""
+    pages: list[str] = []
+    start = 0
+    while len(text) - start > _PAGE:
+        end = text.rfind("\n", start + _PAGE // 2, start + _PAGE) + 1 or start + _PAGE
+        pages.append(text[start:end])
+        start = end
+    return [*pages, text[start:]]
 
 
 def _size(fact: Fact) -> int:

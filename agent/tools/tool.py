@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 
 from agent.files.turn_files import TurnFiles
 from agent.memory.editing.text_operations import DocumentEdit
+from agent.memory.search.file_recall import FileHits
 from agent.memory.search.search_unit import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tasks.task_access import TaskAccess
@@ -29,7 +30,7 @@ from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import AnswerSource, ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.journal import Job, Line
-from gateway.text.message_text import LONGEST_TITLE, MOST_SOURCES, is_source_address
+from gateway.text.message_text import LONGEST_TITLE, MOST_SOURCES, is_source
 
 if TYPE_CHECKING:
     from agent.files.outgoing_files import BoundFileSender
@@ -40,15 +41,15 @@ LONGEST_RESULT = 1_000_000  # bytes of a result's text
 
 
 def encode_sources(sources: Iterable[AnswerSource]) -> Sequence[Mapping[str, str]]:
-    """Return *sources* for a transcript line; other addresses than http and https are left out."""
-    kept = [{"url": each.url, "title": each.title[:LONGEST_TITLE]} for each in sources if is_source_address(each.url)]
+    """Return *sources* for a transcript line: pages by addresses of http and https, and files; others are left out."""
+    kept = [{"url": each.url, "title": each.title[:LONGEST_TITLE]} for each in sources if is_source(each.url)]
     return kept[:MOST_SOURCES]
 
 
 def collect_sources(lines: Iterable[Line]) -> tuple[AnswerSource, ...]:
     """Return the sources of the results among a turn's *lines*, each address once."""
     found = {str(each.get("url", "")): str(each.get("title", "")) for line in lines for each in line.get("sources", ())}
-    kept = [AnswerSource(url, title[:LONGEST_TITLE]) for url, title in found.items() if is_source_address(url)]
+    kept = [AnswerSource(url, title[:LONGEST_TITLE]) for url, title in found.items() if is_source(url)]
     return tuple(kept[:MOST_SOURCES])
 
 
@@ -186,6 +187,13 @@ class ScopedRecall:
         hits = await self._index.read(self._scope, source, line, project=project)
         self._note(hits)
         return hits
+
+    async def search_files(self, query: str, lines: Iterable[Line]) -> FileHits:
+        """Return passages of the scope's files, best first; *lines* are those of the conversation."""
+        found = await self._index.search_files(self._scope, query, lines)
+        if any(hit.is_untrusted for hit in found.hits):
+            self._taint()
+        return found
 
     def _note(self, hits: Sequence[SearchHit]) -> None:
         if any(hit.origin for hit in hits):

@@ -56,6 +56,7 @@ ARGUMENT_CHARS = 100_000
 _REPEATS = 3
 READ_RESULT = "read_result"
 SKILL = "skill"
+FILES_SEARCH = "files_search"  # only where there are files
 
 _READING = frozenset({ToolKind.LOOK, ToolKind.WEB})
 _GRACE = 5.0  # seconds that a cancelled call has to end
@@ -176,7 +177,7 @@ class Toolbox:
                 result_chars=self._result_chars,
                 meter=self._meter,
                 once=self._once,
-                left_out=(self._tools.keys() | self._deferred.keys()) - part,
+                left_out=self._left_out | ((self._tools.keys() | self._deferred.keys()) - part),
                 deferred=kept,
                 skills=self._skills if SKILL in left else None,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,10 @@ class ChatProfile:
     def model(self) -> ModelClient:
         """The model that answers."""
         return self.active.client
+
+    def remove_tool(self, tool: str) -> ChatProfile:
+        """Return the profile without one of its tools, where there is nothing for it to do."""
+        return replace(self, toolbox=self.toolbox.only(None, deny=(tool,)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from agent.memory.prompt.prompt_window import PromptSnapshot, PromptWindow, dige
 from agent.memory.storage.messages import SenderNames
 from agent.memory.storage.stored_sessions import RecordedTurn, StoredSessions
 from agent.tools.tool_questions import ALLOWED
+from agent.tools.toolbox import FILES_SEARCH
 from agent.turns.agent_loop import AgentLoop
 from agent.turns.call_review import CallReviewer
 from agent.turns.chat_profiles import ChatProfile, ChatProfiles
@@ -128,6 +129,8 @@ class TurnReplayer:
                 f"the prompt of turn {recorded.block.turn} cannot be rebuilt: the texts of its snapshot"
                 " were removed by age (memory.retention_days) or because words in them were erased"
             ) from None
+        if snapshot.tools and FILES_SEARCH not in snapshot.tools:  # there were no files then
+            profile = profile.remove_tool(FILES_SEARCH)
         role = self.role_of(message, context)
         block = recorded.block
         session = SessionRow(

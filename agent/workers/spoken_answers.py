@@ -125,7 +125,7 @@ class SpokenAnswers:
         if len(sound.data) > self.limit(key.channel):
             return
         try:
-            blob = await self.blobs.put(job.scope, sound.data)
+            blob = await self.blobs.put(job.scope, sound.data, is_medium=True)
         except OSError as error:
             log.warning("speech.not_stored", turn=job.payload["turn"], error=error.strerror)
             return

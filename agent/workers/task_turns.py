@@ -215,7 +215,7 @@ class TaskRunner:
         self, task: Task, row: InboxRow, context: MessageContext, admission: Admitted, *, has_tools: bool = True
     ) -> Turn:
         services = self._services
-        profile = services.profiles.apply(task.key, context.overrides)
+        profile = await services.profile_of((row,), context)
         toolbox = profile.toolbox.of_kinds(TASK_KINDS) if has_tools else profile.toolbox.only(())
         profile = replace(profile, toolbox=toolbox)
         session = SessionRow(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from agent.attachments.document_reader import may_have_text
 from agent.commands.command import CommandRouter, CommandServices
 from agent.memory.jobs.chat_edits import MemoryJobs
 from agent.memory.jobs.scope_lock import ScopeLock
@@ -19,8 +20,9 @@ from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.storage.messages import SenderNames
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tasks.task_access import TaskServices
+from agent.tools.toolbox import FILES_SEARCH
 from agent.turns.agent_loop import AgentLoop
-from agent.turns.chat_profiles import ChatProfiles
+from agent.turns.chat_profiles import ChatProfile, ChatProfiles
 from agent.turns.prompt_assembly import PromptAssembler
 from agent.turns.turn import Turn
 from gateway.errors import ScopeMoved, StoreUnavailable
@@ -180,10 +182,19 @@ class TurnServices:
                 role=row.role if admission is None else admission.role,
                 is_admitted=is_ending or admission is not None,
                 is_named=is_named,
-                profile=self.profiles.apply(message.key, context.overrides),
+                profile=await self.profile_of(turn.lease.rows, context),
             )
             turn.language, turn.zone = locale.language, locale.zone
             yield turn
+
+    async def profile_of(self, rows: Sequence[InboxRow], context: MessageContext) -> ChatProfile:
+        """Return the profile of the chat of *rows*, with a search of files only where there are any."""
+        profile = self.profiles.apply(rows[0].message.key, context.overrides)
+        sent = [each for row in rows for each in row.message.attachments]
+        is_new = any(may_have_text(kind=each.kind, name=each.name, media_type=each.media_type) for each in sent)
+        if is_new or await self.search.has_files(context.scope):
+            return profile
+        return profile.remove_tool(FILES_SEARCH)
 
     async def _lease_control(self, row: InboxRow) -> TurnLease:
         """Return a lease of this process alone. Call it with the scope locked: a moved scope has a new transcript."""

@@ -30,7 +30,7 @@ from gateway.events import (
 from gateway.i18n import FALLBACK, translate
 from gateway.ports.channel import ChatActivity, DisplayedMessage, IntakeResult
 from gateway.text import button_rows, find_command, render_plain, sanitize, split_bounded
-from gateway.text.message_text import is_source_address
+from gateway.text.message_text import is_source
 
 Frame: TypeAlias = Mapping[str, Any]
 Address: TypeAlias = Callable[[Attachment], Frame]  # where a window finds a file, in its own words
@@ -229,8 +229,8 @@ def _link_fields(links: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _source_fields(sources: Sequence[AnswerSource]) -> dict[str, Any]:
-    """Return the field with the pages that an answer was made from, if it has any."""
-    kept = [each for each in sources if is_source_address(each.url)]  # an erased word may have been in an address
+    """Return the field with the pages and files that an answer was made from, if it has any."""
+    kept = [each for each in sources if is_source(each.url)]  # an erased word may have been in an address
     return {"sources": [{"url": each.url, "title": sanitize(each.title)} for each in kept]} if kept else {}
 
 

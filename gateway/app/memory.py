@@ -162,7 +162,7 @@ def build_memory(app: Runtime) -> MemoryServices:
         now=now,
         disk=Disk(),
     )
-    workspaces = ScopeWorkspaces(store.files, most_mb=settings.files.workspace_mb, now=now)
+    workspaces = ScopeWorkspaces(store.files, most_mb=settings.files.workspace_mb, now=now, on_change=index.note_files)
     storage = ErasureStorage(
         home=home,
         documents=documents,

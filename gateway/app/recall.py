@@ -1,4 +1,4 @@
-"""Search: one engine for memory and transcripts, another for project documents."""
+"""Search: one engine for memory and transcripts, another for files and project documents."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent.attachments.document_reader import SandboxedReader
+from agent.files.file_workspace import ReceivedFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.model_client import UsageRecorder
 from agent.memory.search.embedding import GuardedEmbedder, build_embedder, build_installed_embedder
+from agent.memory.search.file_recall import FileRecall
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import RESULT_TOKENS, SeedProfile
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
@@ -26,7 +28,7 @@ _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
 
 def build_recall(app: Runtime) -> ScopeRecall:
-    """Build the search of memory, transcripts and project documents; it reads PDFs in the running event loop."""
+    """Build the search of memory, transcripts, files and project documents; it reads PDFs in the running event loop."""
     settings = app.settings
     vectors = settings.tools.vector_memory
     seed = _seed(vectors) if vectors.profile == "seed" else None
@@ -37,16 +39,25 @@ def build_recall(app: Runtime) -> ScopeRecall:
             return chunk_markdown(text, at)
         return chunks(text.splitlines(), tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=at)
 
+    documents = RecallEngine(embedder=embedder, seed=seed)
+    files = FileRecall(
+        app.home.path,
+        documents,
+        files=app.store.files,
+        received=ReceivedFiles(app.store.transcripts),
+        zone=app.locales.zone,
+    )
     return ScopeRecall(
         app.home.path,
         memory=RecallEngine(embedder=embedder, seed=seed),
-        documents=RecallEngine(embedder=embedder, seed=seed),
+        documents=documents,
         read_document=_reader(asyncio.get_running_loop()),
         zone=app.locales.zone,
         history=app.store.history,
         turns=app.store.transcripts if seed is None else None,
         rows=app.store.documents,
         meaning=embedder,
+        files=files,
         options=RecallOptions(
             interval=vectors.sync_interval_seconds,
             erasures=_ERASURES_EVERY if settings.store.shared else None,

@@ -325,6 +325,9 @@ class HistoryStore(Protocol):
 BYTES = "bytes"  # the folder of a scope that has the bytes of its large files, where they are in the home
 
 
+MEDIUM = "medium"  # a picture, a recording or a film
+
+
 class FileKind(StrEnum):
     """The use of a file. Names are unique within a scope and a kind."""
 
@@ -344,7 +347,7 @@ class ScopeFile:
     name: str
     at: datetime  # of its last change, or of its last use for kinds that are named by their bytes
     is_untrusted: bool = False  # a call wrote it that untrusted text may have caused
-    original: str = ""  # what a DELETED file was called; a CALL may name a file
+    original: str = ""  # what a DELETED file was called; a CALL may name a file; MEDIUM of an ATTACHMENT without text
     digest: str = ""  # SHA-256, hexadecimal
     size: int = 0  # bytes
     place: str = ""  # of the bytes; another one whenever they are written

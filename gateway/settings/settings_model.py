@@ -524,7 +524,7 @@ class Settings(BaseSettings):
 
 
 _INTERPRETER = "pydantic_monty"
-_FILE_TOOLS = frozenset({"files_list", "file_read", "file_write", "file_delete"})
+_FILE_TOOLS = frozenset({"files_list", "files_search", "file_read", "file_write", "file_delete"})
 _REMINDER_TOOLS = frozenset({"remind", "reminders", "reminder_change"})
 
 

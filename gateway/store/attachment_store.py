@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gateway.errors import FileUnavailable
-from gateway.ports.memory import FileKind, ScopeFile
+from gateway.ports.memory import MEDIUM, FileKind, ScopeFile
 
 if TYPE_CHECKING:
     from gateway.store.files import SqlFiles
@@ -20,12 +20,14 @@ class AttachmentStore:
         self._files = files
         self._now = now
 
-    async def put(self, scope: str, data: bytes) -> str:
+    async def put(self, scope: str, data: bytes, *, is_medium: bool = False) -> str:
         """Store *data* durably and return ``<scope>/<sha256>``; a file that is sent again is kept as long as a new one.
 
-        Raises OSError when the disk is full.
+        *is_medium*: it has no text. Raises OSError when the disk is full.
         """
-        return f"{scope}/{(await self._files.put(scope, FileKind.ATTACHMENT, data, at=self._now())).name}"
+        original = MEDIUM if is_medium else ""
+        file = await self._files.put(scope, FileKind.ATTACHMENT, data, at=self._now(), original=original)
+        return f"{scope}/{file.name}"
 
     async def get(self, reference: str) -> bytes | None:
         """Return the bytes; None if the file is missing or damaged."""

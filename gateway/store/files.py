@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from gateway.errors import FileUnavailable, ObjectDamaged, ObjectsUnavailable, StoreUnavailable
 from gateway.ports.journal import Job
-from gateway.ports.memory import BYTES, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
+from gateway.ports.memory import BYTES, MEDIUM, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 from gateway.store.database import LISTED, SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.erased_words import (
@@ -71,6 +71,7 @@ _CHANGE = sql(
 _GIVE = sql("UPDATE stored_file SET scope = ?, name = ?", _OF_PLACE)
 _REMOVE = sql("DELETE FROM stored_file", _OF_PLACE)
 _REMOVE_OLD = sql(_REMOVE, "AND at < ?")
+_WITH_TEXT = "SELECT 1 FROM stored_file WHERE scope = ? AND kind IN (?, ?) AND original != ? LIMIT 1"
 _TOTALS = "SELECT kind, count(*), sum(size) FROM stored_file WHERE scope = ? GROUP BY kind"
 _SCOPES = "SELECT DISTINCT scope FROM stored_file ORDER BY scope"
 _SCOPES_OF = sql("SELECT DISTINCT scope FROM stored_file WHERE kind", LISTED, "ORDER BY scope")
@@ -135,6 +136,7 @@ class SqlFiles:
         self._engine = engine
         self._folders = DirectoryObjects(home, is_home=True) if home is not None else None
         self._objects = objects
+        self.change_count = 0  # of this process's changes of which files there are
         self._held = 0  # backups that read bytes
         self._released = asyncio.Event()
         self._released.set()
@@ -147,6 +149,11 @@ class SqlFiles:
         column = quote(scope)
         found = await (self._fetch(_LIST_KINDS, column, write_json(kinds)) if kinds else self._fetch(_LIST, column))
         return [_file(row) for row in found]
+
+    async def has_texts(self, scope: str) -> bool:
+        """Return True if *scope* has files in its workspace, or attachments that may have text."""
+        columns = (quote(scope), FileKind.WORKSPACE, FileKind.ATTACHMENT, MEDIUM)
+        return await self._engine.read(lambda database: database.execute(_WITH_TEXT, columns).fetchone() is not None)
 
     async def find(self, scope: str, kind: FileKind, name: str) -> ScopeFile | None:
         """Return one file; None if it does not exist."""
@@ -246,10 +253,13 @@ class SqlFiles:
             if isinstance(error, _OtherThanRead):
                 return False
             raise
+        self.change_count += 1
         await self._remove_behind([each.was for each in changes if each.was is not None])
         return True
 
-    async def put(self, scope: str, kind: FileKind, data: bytes, *, at: datetime, most: int = 0) -> ScopeFile:
+    async def put(
+        self, scope: str, kind: FileKind, data: bytes, *, at: datetime, most: int = 0, original: str = ""
+    ) -> ScopeFile:
         """Store a file that is named by its digest; one that is stored gets the later time.
 
         With *most*, the oldest files of the kind beyond that number are removed.
@@ -264,7 +274,7 @@ class SqlFiles:
 
         def put(database: Database, files: Sequence[ScopeFileChange]) -> ScopeFile:
             gone.clear()
-            file = _with_bytes(ScopeFile(kind=kind, name=name, at=at), new)
+            file = _with_bytes(ScopeFile(kind=kind, name=name, at=at, original=original), new)
             if not files:  # it has words that are being erased
                 return replace(file, place="")
             stored = replace(file, **_put_row(database, column, file, at))
@@ -290,6 +300,7 @@ class SqlFiles:
         except BaseException:
             self._discard([new])
             raise
+        self.change_count += 1
         if stored.place != new.place:  # another call was first, or it is not to be stored
             self._discard([new])
         await self._remove_behind(gone)
@@ -326,6 +337,7 @@ class SqlFiles:
         while is_left:  # one that another gateway changes at the same time is read again
             is_left, some = await self._engine.writer.submit(remove)
             removed += some
+        self.change_count += 1
         await self._remove_behind(removed)
         return len(removed)
 
@@ -352,6 +364,7 @@ class SqlFiles:
                 await self._link(self._folders, source, target, some)
             with _explain_removed():
                 await self._engine.writer.submit(partial(move, some=some))
+        self.change_count += 1
         await self._remove_behind(given)
 
     # -- bytes that are in use, and that are not ---------------------------------------------------

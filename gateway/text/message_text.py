@@ -179,20 +179,37 @@ def append_commands(text: str, choices: Sequence[MessageButton], prefix: str = "
 MOST_SOURCES = 8  # below one answer
 LONGEST_TITLE = 80  # characters
 _LONGEST_URL = 2_000
+_FILE = "chat-file:"
 _MARKUP = re.compile(r"[\[\]()<>*_`~|\\#!\x00-\x1f\x7f]")  # a page chooses its title: no sign of it is markup
 _SAFE = "/:?#@!$&'*+,;=%-._~"  # of an address; parentheses and blanks would end the link early
 
 
 def format_sources(sources: Iterable[AnswerSource], text: str, language: str) -> str:
     """Return the Markdown line with the *sources* that *text* does not link itself; "" for none."""
-    kept = [each for each in sources if is_source_address(each.url) and each.url not in text]
-    links = [f"[{_plain_title(each)}]({quote(each.url, safe=_SAFE)})" for each in kept]
+    kept = [each for each in sources if is_source(each.url) and each.url not in text]
+    links = [
+        f"[{_plain_title(each)}]({quote(each.url, safe=_SAFE)})"
+        if is_source_address(each.url)
+        # As code: a platform makes links and mentions of names.
+        else f"`{_plain_title(each)}`"
+        for each in kept
+    ]
     return translate("delivery.sources", language, links=" · ".join(links)) if links else ""
 
 
 def _plain_title(source: AnswerSource) -> str:
     plain = " ".join(_MARKUP.sub(" ", source.title).split())[:LONGEST_TITLE]
-    return plain or urlsplit(source.url).hostname or source.url
+    return plain or urlsplit(source.url).hostname or "file"
+
+
+def file_address(name: str, place: str) -> str:
+    """Return the address of a file as a source; it is never opened."""
+    return f"{_FILE}{quote(name)}#{quote(place)}"[:_LONGEST_URL]
+
+
+def is_source(url: str) -> bool:
+    """Return True for the address of a page or a file that can be listed below an answer."""
+    return (url.startswith(_FILE) and len(_FILE) < len(url) <= _LONGEST_URL) or is_source_address(url)
 
 
 def is_source_address(url: str) -> bool:

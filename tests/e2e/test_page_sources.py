@@ -10,6 +10,7 @@ from playwright.async_api import Browser, Page, expect
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, ToolResult, tool
 from gateway.events import AnswerSource
 from gateway.i18n import translate
+from gateway.text.message_text import file_address
 from tests.e2e.browser import open_chat, send_text, take_pictures
 from tests.e2e.test_page_axe import AXE, check
 from tests.fakes.held_model import HeldScriptModel, calls
@@ -25,6 +26,13 @@ ANSWER = "The [timetable](https://example.org/a) says so, and `https://example.o
 async def read_page(_: ToolContext, name: str) -> ToolResult:
     """Return a page whose title is its own."""
     return ToolResult(text="a page", sources=[AnswerSource(f"https://example.org/{name}", (FERRIES | HOSTILE)[name])])
+
+
+@tool("Read a file.", kind=ToolKind.LOOK, name="open_file")
+async def read_file(_: ToolContext) -> ToolResult:
+    """Return a file whose name is its sender's."""
+    address = file_address("received/lease.pdf", "page 2")
+    return ToolResult(text="a file", sources=[AnswerSource(address, "<b>lease</b> example.org.pdf, page 2")])
 
 
 async def check_footnotes(page: Page) -> None:
@@ -63,3 +71,17 @@ async def test_sources_are_footnotes(chromium: Browser) -> None:
         await check_footnotes(page)
         await check(page, "footnotes", found)
     assert not found, "\n".join(found)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_file_is_a_source_without_a_link(chromium: Browser) -> None:
+    """Its name and page are text, as the answer arrives and after a reload: nothing opens it."""
+    async with gateway(model=HeldScriptModel(calls(("open_file", "{}")), "In May."), tools=[read_file]) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        await send_text(page, "when does the lease end?")
+        for _ in range(2):
+            shown = page.locator(".line.assistant").last.locator(".sources li")
+            await expect(shown).to_have_text(["<b>lease</b> example.org.pdf, page 2"])
+            await expect(shown.locator("a, b")).to_have_count(0)
+            await up.idle()
+            await page.reload()

@@ -28,7 +28,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.FILES, _SCOPE + r"bytes/[0-9a-f]{64}-[0-9a-f]{8}"),  # large ones; the others are in the journal
     (DataKind.FILES, _SCOPE + r"files/.+"),
     (DataKind.FILES, _SCOPE + r"exports/[^/]+"),
-    (DataKind.INDEX, _SCOPE + r"index\.db(?:-wal|-shm|-journal)?"),
+    (DataKind.INDEX, _SCOPE + r"(?:index|files)\.db(?:-wal|-shm|-journal)?"),
     (DataKind.MEMORY, _SCOPE + r"(?:SOUL|USER)\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|HISTORY)\.md(?:\..+)?"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:history|raw)\.jsonl(?:\.corrupt|\.edited-[0-9a-f]+)?"),

@@ -119,7 +119,7 @@ class FakeBlobs(AttachmentStore):
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
 
-    async def put(self, scope: str, data: bytes) -> str:
+    async def put(self, scope: str, data: bytes, *, is_medium: bool = False) -> str:
         """Keep *data*."""
         reference = f"{scope}/{hashlib.sha256(data).hexdigest()}"
         self.kept[reference] = data

@@ -34,7 +34,7 @@ _FLUSH = re.compile(r"(?=^## Flush at \d\d:\d\d \(session: .+\)$)", re.MULTILINE
 _SESSION = re.compile(r"^## Flush at \d\d:\d\d \(session: (.+)\)$|^- \*\*Session\*\*: (.+)$", re.MULTILINE)
 _CONTENTS = ("sessions", "files")
 # Rebuilt when they are needed; an interrupted export must be requested again.
-_DERIVED = ("exports", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")
+_DERIVED = ("exports", *(f"{each}.db{end}" for each in ("index", "files") for end in ("", "-wal", "-shm", "-journal")))
 _MEMORY = ("memory", ".memory-new", ".memory-old")
 # Written from the rows, of an earlier release, or without text.
 _MIRRORED = frozenset({"MEMORY.md", ".mirror", ".lock", "epoch.txt", ".move", ".of.json"})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SCRUB = "scrub"  # kind of the job that erases deleted data from the journal's pages
 OWN_FILES, SESSIONS = "files", "sessions"
 _AREAS = (SESSIONS, "memory", BYTES)
-INDEX = ("index.db", "index.db-wal", "index.db-shm")
+INDEX = tuple(f"{name}{end}" for name in ("index.db", "files.db") for end in ("", "-wal", "-shm"))
 LAPSED = ".lapsed.json"  # in memory/, of earlier releases
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Files without user text, and files that are cleared elsewhere (documents, index).

@@ -1,5 +1,7 @@
 """Search for turns, commands and operators: select the indexes that a scope may read, update them, read around a hit.
 
+The index of a scope's files is made in `file_recall.py`, and closed, moved and erased with that of its memory.
+
 A search first updates the index, which costs a look at the scope's folder and sessions, and reading what is new.
 Existing indexes are also updated in the background when their scope has been idle for a moment, and when another
 gateway has erased something of it. Scopes that were never searched have no index.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -21,6 +23,7 @@ import structlog
 from cachetools import LRUCache
 
 from agent.base.scopes import list_scopes, scope_folder
+from agent.memory.search.file_recall import FILE_INDEX, FileHits, FileRecall
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage
@@ -44,6 +47,7 @@ from agent.memory.search.search_unit import (
 )
 from agent.memory.search.time_spans import TimeSpan
 from gateway.errors import StoreUnavailable
+from gateway.ports.journal import Line
 from gateway.ports.memory import HistoryStore, ScopeHead
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
@@ -90,13 +94,15 @@ class ScopeRecall:
         turns: SqlTranscripts | None = None,
         rows: SqlDocuments | None = None,
         meaning: GuardedEmbedder | None = None,
+        files: FileRecall | None = None,
         options: RecallOptions | None = None,
     ) -> None:
         """*documents* is a separate engine, so that indexing large documents does not delay conversations.
 
         *zone* returns a scope's time zone. Without *turns*, as in the seed profile, no conversations are searched, and
         without *rows* the documents of a scope are files.
-        *read_document* blocks. *meaning* is the model of both engines; it is closed with them.
+        *read_document* blocks. *meaning* is the model of both engines; it is closed with them. Without *files*, as in
+        the seeds' library, no files are searched.
         """
         self._home = home
         self._memory = memory
@@ -106,6 +112,7 @@ class ScopeRecall:
         self._rows = rows
         self._history = history
         self._meaning = meaning
+        self._files = files
         self._options = options or RecallOptions()
         self._scopes: LRUCache[str, ScopeSource] = LRUCache(_MAX_SCOPES)
         folder = home / "docs"
@@ -113,6 +120,7 @@ class ScopeRecall:
         self._docs = IndexedScope((self._options.indexes or folder) / f".{INDEX}", self._papers)
         self._docs_synced = float("-inf")
         self._noted: dict[str, float] = {}
+        self._changed_files: dict[str, float] = {}
         self._epochs: dict[str, str] = {}  # of the scopes with an index, up to which it follows erasures
         self._woken = asyncio.Event()
 
@@ -153,6 +161,14 @@ class ScopeRecall:
             scope, source = SHARED, source.removeprefix(f"{SHARED}/")
         return await read_surroundings(self._source(scope), source, line)
 
+    async def search_files(self, scope: str, query: str, lines: Iterable[Line]) -> FileHits:
+        """Return the best passages of the files of *scope*; *lines* are those of the current conversation."""
+        return FileHits() if self._files is None else await self._files.search(scope, query, lines)
+
+    async def has_files(self, scope: str) -> bool:
+        """Return True if *scope* has files that can be searched."""
+        return self._files is not None and await self._files.has_files(scope)
+
     async def projects(self, scope: str) -> Sequence[str]:  # noqa: ARG002 - documents are the installation's
         """Return the names of the projects with documents, sorted."""
         return await asyncio.to_thread(self._projects)
@@ -173,6 +189,12 @@ class ScopeRecall:
         self._noted[scope] = asyncio.get_running_loop().time()
         self._woken.set()
 
+    def note_files(self, scope: str) -> None:
+        """Note that a file of *scope* has changed or is gone; its text leaves the index when the process is idle."""
+        if self._files is not None:
+            self._changed_files[scope] = asyncio.get_running_loop().time()
+            self._woken.set()
+
     async def run(self) -> None:
         """Update scheduled indexes until cancelled."""
         loop = asyncio.get_running_loop()
@@ -188,7 +210,7 @@ class ScopeRecall:
                 await asyncio.sleep(self._options.calm)
                 self._woken.clear()
                 await self._index_calm(loop.time())
-                if self._noted:
+                if self._noted or self._changed_files:
                     self._woken.set()
             await self._close_idle()
 
@@ -207,6 +229,8 @@ class ScopeRecall:
                     await self._remove_index(scope)
                 elif head.epoch != self._epochs.get(scope, ""):
                     self.note(scope)
+                    if self._files is not None:
+                        await self._files.drop_gone(scope, is_erasure=True)
                     self._epochs[scope] = head.epoch
         except StoreUnavailable as error:
             log.info("recall.follows_later", reason=str(error))
@@ -215,12 +239,15 @@ class ScopeRecall:
 
     def _indexed_scopes(self) -> list[str]:
         """Return the scopes that have an index here. Blocks."""
-        return [scope for scope in ("", *list_scopes(self._home)) if (self._folder(scope) / INDEX).is_file()]
+        scopes = ("", *list_scopes(self._home))
+        return [each for each in scopes if any((self._folder(each) / name).is_file() for name in (INDEX, FILE_INDEX))]
 
     async def _remove_index(self, scope: str) -> None:
         self._noted.pop(scope, None)
         self._scopes.pop(scope, None)
         await self._memory.close_scope(self._folder(scope) / INDEX, is_removing=True)
+        if self._files is not None:
+            await self._files.close_index(scope, is_removing=True)
         if scope:
             with suppress(OSError):  # the folder has other files
                 await asyncio.to_thread(self._folder(scope).rmdir)
@@ -246,6 +273,15 @@ class ScopeRecall:
                 self._epochs.pop(scope, None)
                 log.exception("recall.sync_failed", scope=scope)
 
+        calm = [scope for scope, at in self._changed_files.items() if now - at >= self._options.calm]
+        for scope in calm:
+            self._changed_files.pop(scope, None)
+            try:
+                if self._files is not None:
+                    await self._files.drop_gone(scope)
+            except Exception:  # the boundary of a service: the next search does it
+                log.exception("recall.sync_failed", scope=scope)
+
     async def rebuild(self, scope: str) -> int:
         """Rebuild the index of *scope*; return its number of units."""
         if not await self._exists(scope):
@@ -254,7 +290,9 @@ class ScopeRecall:
         return await self._memory.rebuild(self._scope(scope))
 
     async def purge_stale(self, scope: str) -> None:
-        """Remove from the index of *scope* what its sources no longer have, free database pages included."""
+        """Remove from the indexes of *scope* what its sources no longer have, free database pages included."""
+        if self._files is not None:
+            await self._files.drop_gone(scope, is_erasure=True)
         if not (self._folder(scope) / INDEX).is_file():
             await self.close_index(scope)
             return
@@ -263,11 +301,15 @@ class ScopeRecall:
     async def close_index(self, scope: str) -> None:
         """Close the index files of *scope*, which are about to be moved or removed."""
         self._noted.pop(scope, None)
+        if self._files is not None:
+            await self._files.close_index(scope)
         if self._scopes.pop(scope, None) is not None:
             await self._memory.close_scope(self._folder(scope) / INDEX)
 
     async def close(self) -> None:
         """Close every file and model."""
+        if self._files is not None:
+            await self._files.close()
         await self._memory.close()
         await self._documents.close()
         if self._meaning is not None:

@@ -16,13 +16,15 @@ export function showSources(line, sources, words) {
   for (const { url, title } of sources) {
     const item = document.createElement("li");
     item.id = `source-${newId()}`;
-    const link = document.createElement("a");
-    link.href = url;
-    link.dir = "auto";
-    link.textContent = title.trim() || link.host; // the page's own words: text
-    item.append(link);
-    finishLink(link);
+    const isFile = url.startsWith("chat-file:"); // of this chat, and no address
+    const shown = document.createElement(isFile ? "span" : "a");
+    shown.dir = "auto";
+    item.append(shown);
     list.append(item);
+    if (!isFile) shown.href = url;
+    shown.textContent = title.trim() || shown.host; // the page's own words: text
+    if (isFile) continue;
+    finishLink(shown);
     items.set(comparable(url), item);
   }
   for (const shown of line.querySelectorAll(".body a, .body :not(pre) > code")) {

@@ -25,6 +25,7 @@ CALLS = (
     ("file_write", LONG),
     ("file_read", '{"name": "long.txt"}'),
     ("files_list", '{"glob": "*?*?*?*?*?*"}'),
+    ("files_search", json.dumps({"query": "fox " * 70})),
     ("send_file", '{"name": "long.txt"}'),
     ("file_delete", '{"name": "long.txt"}'),
     ("remember", json.dumps({"fact": "fox " * 100})),

@@ -19,6 +19,7 @@ from agent.web.web_pages import WebPages
 from agent.web.web_tools import build_fetch_tool, build_search_tool
 from gateway.installation import load_entry_points
 from tests.fakes import sample_files
+from tests.fakes.file_gateway import SCOPE
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.public_site import PublicSite, open_site
@@ -247,11 +248,13 @@ async def test_what_the_tools_take_of_every_prompt() -> None:
     environment |= {"PARLOUR_TOOLS__TASKS__ENABLED": "true"}
     model = HeldScriptModel("hello")
     async with gateway(model=model, environment=environment) as parlour:
+        await parlour.app.memory.workspaces.of(SCOPE).create("a.md", b"a", is_untrusted=False)
         await parlour.channel.ask("c", "hi")
     tools = {each["function"]["name"]: each for each in model.asked[-1].tools}
     assert tools.keys() >= {each.name for each in load_entry_points(TOOL_ENTRY_POINTS)} | {"web_fetch", "web_search"}
     assert len(tools) >= 18
     assert 80 < estimate_messages([tools.pop("task")]) <= 120  # off until the operator turns it on
+    assert 40 < estimate_messages([tools.pop("files_search")]) <= 80  # only where there are files
     assert 1_500 < estimate_messages(tools.values()) <= 1_800
 
 

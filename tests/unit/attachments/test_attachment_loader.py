@@ -44,7 +44,7 @@ class BytesPlatform(ChannelAttachmentFetcher):
 class FullBlobs(FakeBlobs):
     """A disk without room."""
 
-    async def put(self, scope: str, data: bytes) -> str:
+    async def put(self, scope: str, data: bytes, *, is_medium: bool = False) -> str:
         """Refuse."""
         raise OSError(28, "No space left on device")
 

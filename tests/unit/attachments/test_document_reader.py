@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from agent.attachments.document_reader import SandboxedReader
+from agent.attachments import reader_process
+from agent.attachments.document_reader import DocumentPlace, SandboxedReader, _clean_places
 from gateway.errors import FileUnavailable
 from tests.fakes import sample_files
 
@@ -31,8 +32,9 @@ async def reason(data: bytes, form: str) -> str:
 async def test_documents_are_read() -> None:
     """The words of a PDF, a Word document and a page come out, with their form where there is one."""
     reader = SandboxedReader()
-    pdf = await reader.document(sample_files.pdf("first page", "second page"), "pdf", 1_000)
-    assert (pdf.text, pdf.pages, pdf.is_cut) == ("first page\n\nsecond page", 2, False)
+    pdf = await reader.document(sample_files.pdf("first page", "", "third page"), "pdf", 1_000)
+    assert (pdf.text, pdf.pages, pdf.is_cut) == ("first page\n\nthird page", 3, False)
+    assert pdf.places == (DocumentPlace(0, "page", "1"), DocumentPlace(12, "page", "3"))
     word = await reader.document(sample_files.docx(sample_files.paragraph("Prices &amp; more")), "docx", 1_000)
     assert word.text == "Prices & more"
     page = b"<title>T</title><h1>Big</h1><p>a <b>bold</b> word<script>alert(1)</script><style>p{}</style>"
@@ -40,11 +42,38 @@ async def test_documents_are_read() -> None:
 
 
 async def test_what_is_longer_says_so() -> None:
-    """Of a long document the beginning is read, and that it is only that is known."""
+    """Of a long document the beginning is read, and that it is only that is known; later pages are no places."""
     reader = SandboxedReader()
     text = await reader.document(sample_files.pdf(*["twelve chars"] * 50), "pdf", 100)
-    assert (len(text.text), text.is_cut, text.pages) == (100, True, 50)
+    assert (len(text.text), text.is_cut, text.pages, len(text.places)) == (100, True, 50, 8)
     assert (await reader.document(b"<p>" + b"word " * 100, "html", 50)).is_cut
+
+
+@pytest.mark.parametrize(
+    ("value", "places"),
+    [
+        ([[0, "page", "1"], [5, "page", "2"]], ((0, "1"), (4, "2"))),
+        ([[0, "sheet", "a\n\x07b" + "c" * 99]], ((0, "a b" + "c" * 37),)),
+        ([[3, "page", "1"], [1, "page", "2"], [-1, "page", "3"], [99, "page", "4"]], ((2, "1"),)),
+        ([["0", "page", "1"], [0, "root", "1"], [0, "page", 1], "x", None], ()),
+        ({"0": 1}, ()),
+        (None, ()),
+    ],
+    ids=["listed", "hostile-name", "out-of-order", "other-types", "no-list", "none"],
+)
+def test_places_are_checked(value: object, places: tuple[tuple[int, str], ...]) -> None:
+    """The child may be taken over: what it tells of places is taken where it fits the cleaned text."""
+    text, found = _clean_places("a\0bcdefgh", value)
+    assert text == "abcdefgh"
+    assert tuple((each.start, each.name) for each in found) == places
+
+
+def test_places_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document of very many pages is read; the first of them are places."""
+    monkeypatch.setattr(reader_process, "PLACES", 3)
+    found = reader_process.document(sample_files.pdf(*["page"] * 5), 1_000, "pdf")
+    assert found["text"].count("page") == 5
+    assert [each[2] for each in found["places"]] == ["1", "2", "3"]
 
 
 async def test_a_picture_is_upright_small_and_bare() -> None:

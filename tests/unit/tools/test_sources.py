@@ -6,7 +6,7 @@ import pytest
 
 from agent.tools.tool import collect_sources, encode_sources
 from gateway.events import AnswerSource
-from gateway.text.message_text import format_sources
+from gateway.text.message_text import file_address, format_sources
 
 
 def below(*sources: AnswerSource, text: str = "an answer") -> str:
@@ -54,6 +54,23 @@ def test_only_web_addresses_are_links(url: str) -> None:
     assert encode_sources([AnswerSource(url, "x")]) == []
     assert collect_sources([{"sources": [{"url": url, "title": "x"}]}]) == ()
     assert format_sources([AnswerSource(url, "x")], "", "en") == ""
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("lease.pdf, page 2", "lease.pdf, page 2"),
+        ("`<@U1> @everyone evil.example`", "@U1 @everyone evil.example"),
+        ("[x](https://evil.example)", "x https://evil.example"),
+        ("", "file"),
+    ],
+)
+def test_a_file_is_named_as_code(title: str, shown: str) -> None:
+    """No platform makes a link or a mention of it, and it has no address."""
+    address = file_address("received/a b](`.pdf", "page 2")
+    assert below(AnswerSource(address, title)) == f"Sources: `{shown}`"
+    assert below(AnswerSource(file_address("n" * 3_000, ""), "x")) == "Sources: `x`"
+    assert below(AnswerSource("chat-file:", "x")) == ""
 
 
 def test_an_address_cannot_end_its_link() -> None:

@@ -295,7 +295,7 @@ def test_the_installed_tools() -> None:
     """What the package brings is found by entry point."""
     box = Toolbox.load(add)
     memory = ("memory_edit", "memory_get", "memory_search")
-    files = ("file_delete", "file_read", "file_write", "files_list")
+    files = ("file_delete", "file_read", "file_write", "files_list", "files_search")
     assert box.names == (
         "add",
         "compute",

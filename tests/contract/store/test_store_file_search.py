@@ -1,0 +1,322 @@
+"""Search in the files of scopes over the rows of each engine: what is there now is found, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from agent.attachments.document_reader import ExtractedText, SandboxedReader
+from agent.base.scopes import scope_folder
+from agent.files.file_workspace import FileWorkspace, ReceivedFiles
+from agent.files.turn_files import split_pages
+from agent.memory.search import file_recall as module
+from agent.memory.search.file_recall import FILE_INDEX, FileRecall
+from agent.memory.search.recall_engine import RecallEngine
+from gateway.store.attachment_store import AttachmentStore
+from gateway.store.files import SqlFiles
+from gateway.store.sql_store import SqlStore
+from tests.fakes.sample_archives import epub, text_cell, xlsx
+from tests.fakes.sample_files import pdf
+from tests.fakes.turns import WallClock
+
+ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
+
+
+class WatchedReader(SandboxedReader):
+    """Reads as it does, notes what it was given, and stops at the file with `stop_at` until `gate` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[bytes] = []
+        self.stop_at = b"(no file has this)"
+        self.gate = asyncio.Event()
+        self.stopped = asyncio.Event()
+
+    async def read_text(self, data: bytes, kind: str, chars: int) -> ExtractedText:
+        """Read a file."""
+        if self.stop_at in data:
+            self.stopped.set()
+            await self.gate.wait()
+        self.read.append(data)
+        return await super().read_text(data, kind, chars)
+
+
+@dataclass(slots=True)
+class FilesScene:
+    """The files of two people and the search in them."""
+
+    home: Path
+    store: SqlStore
+    clock: WallClock = field(default_factory=WallClock)
+    reader: WatchedReader = field(default_factory=WatchedReader)
+    recall: FileRecall = field(init=False)
+    engine: RecallEngine = field(init=False)
+
+    def open(self, timeout: float = 60.0) -> None:
+        """Open the search, as a process that starts does."""
+        self.engine = RecallEngine()
+        received = ReceivedFiles(self.store.transcripts)
+        self.recall = FileRecall(
+            self.home,
+            self.engine,
+            files=self.store.files,
+            received=received,
+            zone=lambda _: "Europe/Berlin",
+            timeout=timeout,
+        )
+        self.recall._reader = self.reader
+
+    async def close(self) -> None:
+        """Close it."""
+        await self.recall.close()
+        await self.engine.close()
+
+    def workspace(self, scope: str = ANN) -> FileWorkspace:
+        """Return a workspace."""
+        return FileWorkspace(self.store.files, scope, 200_000_000, self.clock.now)
+
+    async def put(self, name: str, data: bytes | str, scope: str = ANN, *, is_untrusted: bool = False) -> None:
+        """Write a file, over another one."""
+        data = data.encode() if isinstance(data, str) else data
+        await self.workspace(scope).replace(name, data, key=f"{self.clock.now()}", is_untrusted=is_untrusted)
+        self.clock.advance(seconds=1)
+
+    async def places(self, query: str, scope: str = ANN) -> list[str]:
+        """Return the files and places that are found, best first."""
+        found = (await self.recall.search(scope, query)).hits
+        return [f"{hit.name}{f' {hit.place.kind} {hit.place.name}' if hit.place else ''}" for hit in found]
+
+    def has_bytes(self, word: str, scope: str = ANN) -> bool:
+        """Return True if a file of the index has *word*."""
+        paths = scope_folder(self.home, scope).glob(f"{FILE_INDEX}*")
+        return any(word.encode() in path.read_bytes() for path in paths)
+
+
+@pytest.fixture
+async def scene(store: SqlStore, tmp_path: Path) -> AsyncIterator[FilesScene]:
+    """Return the scene on each engine."""
+    found = FilesScene(tmp_path / "home", store)
+    found.open()
+    yield found
+    await found.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "query"),
+    [
+        ("The lease ends with three months' notice.", "when do the leases end?"),
+        ("Die Kündigungsfristen betragen drei Monate.", "Welche Kündigungsfrist?"),
+        ("Los contratos terminan con tres meses de aviso.", "¿cuándo termina el contrato?"),
+        ("租约的解除通知期为三个月。", "解除通知期多长"),
+    ],
+    ids=["en", "de", "es", "zh"],
+)
+async def test_each_language_is_found(scene: FilesScene, text: str, query: str) -> None:
+    """Among other files, by other forms of its words."""
+    await scene.put("tea.md", "# Tea\n\nGreen, black and white tea.\n")
+    await scene.put("paper.md", f"# One\n\n{text}\n")
+    [hit, *_] = (await scene.recall.search(ANN, query)).hits
+    assert (hit.name, hit.text, hit.place, hit.page) == ("paper.md", text, None, 1)
+    assert not hit.is_untrusted
+
+
+async def test_pages_sheets_and_chapters_are_places(scene: FilesScene) -> None:
+    """A PDF's page, a workbook's sheet, found by its columns too, a book's chapter; each is untrusted."""
+    await scene.put("report.pdf", pdf("The harbour opens", "Ferries leave at nine", "The anchor is heavy"))
+    rows = (
+        f'<row r="1">{text_cell("A1", "product")}{text_cell("B1", "price")}</row>'
+        f'<row r="2">{text_cell("A2", "lantern")}<c r="B2"><v>3</v></c></row>'
+    )
+    await scene.put("prices.xlsx", xlsx({"Old": "", "New year": rows}))
+    await scene.put("book.epub", epub({"a.html": "<p>It was dark.</p>", "b.html": "<p>A kestrel flew by.</p>"}))
+    assert (await scene.places("when do ferries leave"))[0] == "report.pdf page 2"
+    assert (await scene.places("price of the lantern"))[0] == "prices.xlsx sheet New year"
+    assert (await scene.places("kestrel"))[0] == "book.epub chapter 2"
+    assert all(hit.is_untrusted for hit in (await scene.recall.search(ANN, "harbour lantern kestrel")).hits)
+
+
+async def test_the_page_is_that_of_file_read(scene: FilesScene) -> None:
+    """A passage far behind the beginning names the page that it is read on."""
+    lines = [f"line {n} is about nothing" for n in range(3_000)]
+    lines[2_900] = "the zeppelin lands"
+    await scene.put("long.txt", "\n".join(lines))
+    [hit, *_] = (await scene.recall.search(ANN, "zeppelin")).hits
+    pages = split_pages("\n".join(lines))
+    assert (hit.page, hit.last_page) == (7, 8)
+    assert "zeppelin" in pages[7]
+    assert pages[6].rstrip().splitlines()[-1] in hit.text
+
+
+async def test_equal_names_of_two_people(scene: FilesScene) -> None:
+    """Each finds their own file; with equal bytes, too, each has an index of their own."""
+    await scene.put("notes.md", "Ann keeps a zeppelin")
+    await scene.put("notes.md", "Bob keeps a quokka", BOB)
+    assert await scene.places("quokka") == []
+    assert await scene.places("zeppelin", BOB) == []
+    [hit] = (await scene.recall.search(BOB, "quokka")).hits
+    assert hit.text == "Bob keeps a quokka"
+    assert not scene.has_bytes("quokka")
+    assert not scene.has_bytes("zeppelin", BOB)
+
+
+async def test_another_text_and_another_mark_count_at_once(scene: FilesScene) -> None:
+    """A replaced file has its new words alone, a deleted one none, a restored one its own; a mark is of the row."""
+    await scene.put("notes.md", "the code is zeppelin")
+    assert await scene.places("zeppelin code") == ["notes.md"]
+    await scene.put("notes.md", "the code is quokka", is_untrusted=True)
+    [hit] = (await scene.recall.search(ANN, "code")).hits
+    assert (hit.text, hit.is_untrusted) == ("the code is quokka", True)
+    change = await scene.workspace().delete("notes.md", key="d")
+    assert change is not None
+    assert await scene.places("code") == []
+    await scene.workspace().restore(change.trash_id)
+    assert await scene.places("code") == ["notes.md"]
+
+
+async def test_what_is_gone_is_not_found_in_an_index_that_is_behind(
+    scene: FilesScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rights are looked up after the search, too: the index alone would have the words."""
+    await scene.put("notes.md", "the code is zeppelin")
+    assert await scene.places("zeppelin") == ["notes.md"]
+    search = RecallEngine.search
+
+    async def late(self: RecallEngine, *given: object, **options: object) -> object:
+        found = await search(self, *given, **options)  # type: ignore[arg-type]
+        await scene.workspace().delete("notes.md", key="d")
+        return found
+
+    monkeypatch.setattr(RecallEngine, "search", late)
+    assert await scene.places("zeppelin") == []
+
+
+async def test_what_is_deleted_leaves_the_index_without_a_search(scene: FilesScene) -> None:
+    """Nothing is read for it; after an erasure no byte of the words is left."""
+    await scene.put("notes.md", "the code is zeppelin\n\n" + "tea and more tea\n\n" * 50)
+    await scene.put("other.md", "tea")
+    assert await scene.places("zeppelin")
+    assert scene.has_bytes("zeppelin")
+    await scene.put("new.md", "coffee")
+    await scene.workspace().delete("notes.md", key="d")
+    count = len(scene.reader.read)
+    await scene.recall.drop_gone(ANN, is_erasure=True)
+    assert not scene.has_bytes("zeppelin")
+    assert len(scene.reader.read) == count
+    assert await scene.places("tea") == ["other.md"]
+    assert await scene.places("coffee") == ["new.md"]
+
+
+async def test_each_file_is_read_once(scene: FilesScene) -> None:
+    """A search reads what is new; a process that starts again reads nothing."""
+    for n in range(3):
+        await scene.put(f"{n}.md", f"zeppelin {n}")
+    await scene.places("zeppelin")
+    await scene.put("3.md", "zeppelin 3")
+    await scene.places("zeppelin")
+    assert len(scene.reader.read) == 4
+    await scene.close()
+    scene.open()
+    assert len(await scene.places("zeppelin")) == 4
+    assert len(scene.reader.read) == 4
+
+
+async def test_a_killed_process_goes_on(scene: FilesScene) -> None:
+    """What was read before the kill is not read again; a search says that more may come, and does not wait longer."""
+    for n in range(3):
+        await scene.put(f"{n}.md", f"zeppelin {n}")
+    await scene.close()
+    scene.reader.stop_at = b"zeppelin 1"
+    scene.open(timeout=0.05)
+    found = await scene.recall.search(ANN, "zeppelin")
+    assert found.is_building
+    await scene.reader.stopped.wait()
+    await scene.close()
+    was = list(scene.reader.read)
+    assert len(was) < 3
+    scene.reader.stop_at = b"(no file has this)"
+    scene.open()
+    found = await scene.recall.search(ANN, "zeppelin")
+    assert not found.is_building
+    assert sorted(hit.name for hit in found.hits) == ["0.md", "1.md", "2.md"]
+    assert len(scene.reader.read) == 3
+
+
+async def test_an_erasure_does_not_wait_for_a_file_that_is_read(scene: FilesScene) -> None:
+    """It ends the reading, whose words reach no index."""
+    await scene.put("slow.md", "the code is zeppelin")
+    await scene.close()
+    scene.reader.stop_at = b"zeppelin"
+    scene.open(timeout=0.05)
+    assert (await scene.recall.search(ANN, "zeppelin")).is_building
+    await scene.workspace().delete("slow.md", key="d")
+    await scene.recall.drop_gone(ANN, is_erasure=True)
+    scene.reader.gate.set()
+    assert await scene.places("zeppelin") == []
+    assert not scene.has_bytes("zeppelin")
+
+
+async def test_limits(scene: FilesScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many files, too large ones, too long ones and too many passages: the rest is found, and it is said."""
+    monkeypatch.setattr(module, "MOST_FILES", 3)
+    monkeypatch.setattr(module, "FILE_BYTES", 5_000)
+    monkeypatch.setattr(module, "FILE_CHARS", 4_000)
+    monkeypatch.setattr(module, "FILE_UNITS", 5)
+    await scene.put("old.md", "zeppelin of old")
+    await scene.put("large.md", "zeppelin " * 1_000)
+    await scene.put("long.md", "word " * 850 + "zeppelin")
+    await scene.put("many.md", "".join(f"# Head {n}\n\ntext {n}\n\n" for n in range(5)) + "# Last\n\nzeppelin")
+    await scene.put("new.md", "a zeppelin")
+    found = await scene.recall.search(ANN, "zeppelin")
+    assert [hit.name for hit in found.hits] == ["new.md"]
+    assert (found.files, found.left_out) == (3, 2)
+    assert not (await scene.recall.search(BOB, "zeppelin")).files
+
+
+async def test_an_unreadable_file_is_found_by_its_name(scene: FilesScene) -> None:
+    """With the reason; it is not opened again at each search. Pictures and recordings have no text."""
+    await scene.put("contract.pdf", b"%PDF-1.4 broken")
+    await scene.put("cat.jpg", b"\xff\xd8\xff")
+    for _ in range(2):
+        [hit] = (await scene.recall.search(ANN, "the contract")).hits
+        assert hit.text.startswith("(contract.pdf cannot be read: ")
+    assert len(scene.reader.read) == 1
+
+
+async def test_a_damaged_index_is_made_again(scene: FilesScene) -> None:
+    """Nothing is lost: it is derived from the files."""
+    await scene.put("notes.md", "a zeppelin")
+    assert await scene.places("zeppelin")
+    await scene.close()
+    path = scope_folder(scene.home, ANN) / FILE_INDEX
+    path.write_bytes(b"no index" * 1_000)
+    scene.open()
+    assert await scene.places("zeppelin") == ["notes.md"]
+
+
+async def test_whether_there_are_files_is_asked_once(scene: FilesScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is read for the first turn of a scope, and again after a change of this process; pictures are none."""
+    asked: list[str] = []
+    has_texts = SqlFiles.has_texts
+
+    async def count(self: SqlFiles, scope: str) -> bool:
+        asked.append(scope)
+        return await has_texts(self, scope)
+
+    monkeypatch.setattr(SqlFiles, "has_texts", count)
+    assert [await scene.recall.has_files(ANN) for _ in range(3)] == [False] * 3
+    assert asked == [ANN]
+    attachments = AttachmentStore(scene.store.files, scene.clock.now)
+    await attachments.put(ANN, b"a picture", is_medium=True)
+    assert [await scene.recall.has_files(ANN) for _ in range(3)] == [False] * 3
+    await attachments.put(ANN, b"a document")
+    assert [await scene.recall.has_files(ANN) for _ in range(3)] == [True] * 3
+    await scene.store.files.remove(ANN)
+    assert not await scene.recall.has_files(ANN)
+    await scene.put("notes.md", "a zeppelin")
+    assert await scene.recall.has_files(ANN)
+    assert not await scene.recall.has_files(BOB)
+    assert asked == [ANN] * 5 + [BOB]
