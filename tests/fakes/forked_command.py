@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import BinaryIO
 
@@ -42,16 +42,20 @@ class ForkedCommand:
 
 
 async def fork_command(
-    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], typed: str | None = ""
+    zygote: ForkServer,
+    words: tuple[str, ...],
+    environment: Mapping[str, str],
+    typed: str | None = "",
+    modules: Sequence[str] = (),
 ) -> ForkedCommand:
     """Run ``parlour *words*``, or ``python *words*`` where they begin with ``-m``, under *environment*.
 
     *typed* is its standard input; None = what the caller writes to `stdin`. Standard output and standard error are one
-    stream.
+    stream. The forking process has *modules* imported from then on.
     """
     reading, writing = os.pipe()
     try:
-        command = await fork_into(zygote, words, environment, writing, typed)
+        command = await fork_into(zygote, words, environment, writing, typed, modules)
     finally:
         os.close(writing)
     command.stdout = out = asyncio.StreamReader()
@@ -61,12 +65,17 @@ async def fork_command(
 
 
 async def fork_into(
-    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], output: int, typed: str | None = ""
+    zygote: ForkServer,
+    words: tuple[str, ...],
+    environment: Mapping[str, str],
+    output: int,
+    typed: str | None = "",
+    modules: Sequence[str] = (),
 ) -> ForkedCommand:
     """Do as `fork_command`; what is printed goes to the file descriptor *output*."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(zygote.socket)
-    order = json.dumps({"words": words, "environment": dict(environment)}).encode() + b"\n"
+    order = json.dumps({"words": words, "environment": dict(environment), "modules": modules}).encode() + b"\n"
     answers, typing = os.pipe()
     stdin = os.fdopen(typing, "wb", buffering=0)
     with os.fdopen(answers, "rb"):

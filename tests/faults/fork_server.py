@@ -3,8 +3,8 @@
 `python -m tests.faults.fork_server SOCKET [--shared]`, with the shim preloaded. Each connection brings one order; the
 child speaks over it, and when the child is gone this process adds ``{"exit": status}`` (negative: the signal) and
 closes it. An order with ``words`` and ``environment`` is a `parlour` command, or ``-m`` and one of our modules; it
-writes to the first of the descriptors that come with it, and reads from the second. A shared process leaves its
-starter, and removes the socket's folder.
+writes to the first of the descriptors that come with it, and reads from the second. What it names as ``modules`` is
+imported here, before the fork. A shared process leaves its starter, and removes the socket's folder.
 """
 
 from __future__ import annotations
@@ -132,6 +132,7 @@ def _import_the_rest() -> None:
         if name not in sys.modules and name != "__mp_main__":
             with suppress(ImportError):  # made at run time, not to be found again
                 importlib.import_module(name)
+    sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # jsonschema would build a grammar of IRIs by it
     # What takes a gateway a tenth of a second and more, and is the same in every life.
     find_time_expressions("", datetime.now(UTC))
     find_confinement()
@@ -158,6 +159,9 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
     line, descriptors, _, _ = socket.recv_fds(connection, _ORDER_BYTES, _STREAMS)
     while not line.endswith(b"\n"):
         line += connection.recv(_ORDER_BYTES)
+    order = json.loads(line)
+    for name in order.get("modules", ()):
+        importlib.import_module(name)
     pid = os.fork()
     if pid:
         for descriptor in descriptors:
@@ -173,7 +177,6 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
         for other in others:
             other.close()
         disk._RUN = secrets.token_hex(4)  # what an import draws anew in every process that was not forked
-        order = json.loads(line)
         status = _command(order, *descriptors) if "words" in order else _live(ProcessOrder(**order), connection)
     except BaseException:  # noqa: BLE001 - a forked process must never return into the zygote's loop
         traceback.print_exc()

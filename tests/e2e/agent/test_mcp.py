@@ -13,10 +13,13 @@ from aiohttp import web
 
 from gateway.errors import UserError
 from tests.e2e.agent.test_tool_questions import decide
+from tests.fakes.forked_mcp import forked_children as forked_children
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.hostile_mcp import hostile_server, tool
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.mcp_server import mcp_server
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 SEARCH = ("use_tool", '{"name": "mcp_tracker_search_issues", "arguments": {"query": "the roof"}}')
 CREATE = ("use_tool", '{"name": "mcp_tracker_create_issue", "arguments": {"title": "Grüße", "labels": ["roof"]}}')

@@ -21,11 +21,14 @@ from gateway.admission import AdmissionPolicy
 from gateway.errors import UserError
 from tests.e2e.agent.test_mcp import call
 from tests.e2e.agent.test_tool_questions import decide
+from tests.fakes.forked_mcp import forked_children as forked_children
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import AllAccounts, InProcessGateway, gateway
 from tests.fakes.oauth_mcp import CLIENT, SECRET, AuthorizationServer, oauth_mcp_server
 from tests.unit.ops.test_memory_cli import CommandTerminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 MINE = ("use_tool", '{"name": "mcp_tracker_my_issues", "arguments": {}}')
 CREATE = ("use_tool", '{"name": "mcp_tracker_create_issue", "arguments": {"title": "roof"}}')
