@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -28,25 +28,40 @@ _SHORTEST_ASKED = 0.5
 _UNFINISHED = (PartState.PENDING, PartState.SENDING, PartState.UNKNOWN)
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryChannel:
+    """A channel, its planner, and the same channel by what else it supports.
+
+    Built once: to compare a class with Protocols for each message would be 2 % of what a turn costs.
+    """
+
+    channel: Channel
+    planner: PartPlanner
+    send_turns: SupportsSendTurns | None  # if its chats wait for each other
+    reactions: SupportsReactions | None  # if it acknowledges messages by reactions
+
+    @classmethod
+    def build(cls, channel: Channel, context: DeliveryContext) -> DeliveryChannel:
+        """Return what deliveries need of *channel*."""
+        return cls(
+            channel,
+            PartPlanner(channel, context),
+            channel if isinstance(channel, SupportsSendTurns) else None,
+            channel if isinstance(channel, SupportsReactions) else None,
+        )
+
+
 class ChatDeliveryWorker:
     """Delivers what one chat has, until it has nothing left."""
 
-    def __init__(
-        self,
-        key: SessionKey,
-        channel: Channel,
-        planner: PartPlanner,
-        send_turns: SupportsSendTurns | None,
-        reactions: SupportsReactions | None,
-        context: DeliveryContext,
-    ) -> None:
+    def __init__(self, key: SessionKey, to: DeliveryChannel, context: DeliveryContext) -> None:
         self._key = key
-        self._channel = channel
-        self._send_turns = send_turns  # the same channel, if its chats wait for each other
-        self._reactions = reactions  # the same channel, if it acknowledges messages by reactions
+        self._channel = to.channel
+        self._send_turns = to.send_turns
+        self._reactions = to.reactions
         self._context = context
-        self._planner = planner
-        self._part_sender = PartSender(channel, context)
+        self._planner = to.planner
+        self._part_sender = PartSender(to.channel, context)
         self._marked: MessagePart | None = None  # is stored as sending, for an attempt that was not made yet
         self._ended = ""  # the part whose message we ended, to go round only once
         self._part = ""  # the part that the figures below are about

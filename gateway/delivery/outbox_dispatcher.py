@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from gateway.channel import Channel, SupportsReactions, SupportsSendTurns
-from gateway.delivery.chat_delivery import ChatDeliveryWorker, placeholder
-from gateway.delivery.part_planner import DeliveryContext, GrowingText, PartPlanner, backoff, is_cheap
+from gateway.channel import Channel
+from gateway.delivery.chat_delivery import ChatDeliveryWorker, DeliveryChannel, placeholder
+from gateway.delivery.part_planner import DeliveryContext, GrowingText, backoff, is_cheap
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
@@ -347,12 +347,8 @@ class OutboxDispatcher:
 
     def __init__(self, channels: Mapping[str, Channel], context: DeliveryContext) -> None:
         """Deliver the outbox of *context* through *channels*."""
-        self._channels = channels
+        self._channels = {name: DeliveryChannel.build(each, context) for name, each in channels.items()}
         self._context = context
-        self._planners = {name: PartPlanner(each, context) for name, each in channels.items()}
-        # Asked once: for each message it would be 2 % of what a turn costs.
-        self._send_turns = {name: each for name, each in channels.items() if isinstance(each, SupportsSendTurns)}
-        self._reactions = {name: each for name, each in channels.items() if isinstance(each, SupportsReactions)}
         self._workers: dict[SessionKey, ChatDeliveryWorker] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._missing: set[str] = set()  # channels that are not configured, each said once
@@ -410,22 +406,15 @@ class OutboxDispatcher:
                 return  # the store is closed
 
     def _start_worker(self, key: SessionKey) -> None:
-        channel = self._channels.get(key.channel)
-        if channel is None:
+        to = self._channels.get(key.channel)
+        if to is None:
             if key.channel not in self._missing:
                 self._missing.add(key.channel)
                 log.warning("delivery.channel_missing", channel=key.channel, mend="configure it again; its rows wait")
         elif key in self._workers:
             self._workers[key].is_woken = True
         elif self._tasks is not None and not self._context.stopping.is_set():
-            worker = self._workers[key] = ChatDeliveryWorker(
-                key,
-                channel,
-                self._planners[key.channel],
-                self._send_turns.get(key.channel),
-                self._reactions.get(key.channel),
-                self._context,
-            )
+            worker = self._workers[key] = ChatDeliveryWorker(key, to, self._context)
             self._context.working.add(key)
             self._tasks.create_task(self._work(key, worker), name=f"worker {key}")
 
@@ -455,18 +444,18 @@ class OutboxDispatcher:
 
     def open(self, lease: TurnLease, language: str) -> Preview:
         """Start typing in the chat; stores nothing before the first words."""
-        channel = self._channels.get(lease.key.channel)
+        to = self._channels.get(lease.key.channel)
         # A preview has no mark; the answer is looked up first, or marked.
-        if channel is None or self._tasks is None or self._context.stopping.is_set() or lease.is_uncertain:
+        if to is None or self._tasks is None or self._context.stopping.is_set() or lease.is_uncertain:
             return NullPreview()
-        if not channel.capabilities.shows_activity and not _shows_text(channel):
+        if not to.channel.capabilities.shows_activity and not _shows_text(to.channel):
             return NullPreview()
-        return TurnPreview(lease, language, channel, self._context, self._tasks)
+        return TurnPreview(lease, language, to.channel, self._context, self._tasks)
 
     def plan_parts(self, message: OutboundMessage) -> Sequence[MessagePart] | None:
         """Return the parts that *message* would be sent as, without a preview; None if its channel is not open."""
-        planner = self._planners.get(message.key.channel)
-        return None if planner is None else planner.plan_parts(message, None)
+        to = self._channels.get(message.key.channel)
+        return None if to is None else to.planner.plan_parts(message, None)
 
     def plan_at_once(self, message: OutboundMessage) -> tuple[MessagePart, ...]:
         """Return the parts of *message*, whose channel has given it a turn; none if it has to wait, or has a preview.
@@ -474,25 +463,25 @@ class OutboxDispatcher:
         The commit then stores them, which spares a look at the outbox and a transaction.
         """
         key, context = message.key, self._context
-        channel, send_turns = self._channels.get(key.channel), self._send_turns.get(key.channel)
-        if channel is None or self._tasks is None or context.stopping.is_set() or key in self._workers:
+        to = self._channels.get(key.channel)
+        if to is None or self._tasks is None or context.stopping.is_set() or key in self._workers:
             return ()
         if message.turn in context.previews or message.turn in context.previewed or not is_cheap(message.text):
             return ()
-        if context.pauses.remaining(key)[0] or not (send_turns is None or send_turns.try_turn(key)):
+        if context.pauses.remaining(key)[0] or not (to.send_turns is None or to.send_turns.try_turn(key)):
             return ()
         try:
-            return tuple(self._planners[key.channel].plan_parts(message, None))
+            return tuple(to.planner.plan_parts(message, None))
         except Exception:  # the channel boundary: the turn is stored, and its worker tries again
-            log.exception("delivery.plan_failed", channel=channel.name, message=message.id)
+            log.exception("delivery.plan_failed", channel=key.channel, message=message.id)
             return ()
 
     def is_watched(self, key: SessionKey) -> bool:
         """Return True if a stream in this chat would be seen now."""
-        channel = self._channels.get(key.channel)
-        if channel is None or self._tasks is None:
+        to = self._channels.get(key.channel)
+        if to is None or self._tasks is None:
             return False
-        return _shows_text(channel) and channel.is_watched(key)
+        return _shows_text(to.channel) and to.channel.is_watched(key)
 
 
 def _shows_text(channel: Channel) -> bool:
