@@ -163,6 +163,10 @@ class CommandServices:
     decisions: StandingDecisions
     mcp: McpServers
     find_direct_chat: Callable[[str, PlatformAccount], Awaitable[SessionKey | None]]  # of an account, in a channel
+    # The direct chats of a person, by memory scope and accounts, with the account of each.
+    find_direct_chats: Callable[
+        [str, Collection[PlatformAccount]], Awaitable[Sequence[tuple[SessionKey, PlatformAccount]]]
+    ]
     status: Callable[[], Awaitable[Mapping[str, Any]]]  # facts of /status, by name; raises StoreUnavailable
 
     async def archive(self, job: Job) -> bool:

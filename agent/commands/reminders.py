@@ -10,17 +10,18 @@ from zoneinfo import ZoneInfo
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.memory.jobs.approval_questions import short
 from agent.reminders.recurrence import QUIET, QuietHours, slot_of
-from agent.reminders.reminder import Reminder, job_prefix
+from agent.reminders.reminder import Reminder, ReminderTarget, job_prefix
 from agent.reminders.reminder_access import ReminderAccess, snooze_reminder
 from gateway.errors import ToolFailed
-from gateway.events import InboundKind, MessageButton, Role
+from gateway.events import ChatKind, InboundKind, MessageButton, Role
 from gateway.i18n.formats import format_moment
 
 _MOST_SHOWN = 20
 _MOST_BUTTONS = 5
+_MOST_CHATS = 10
 _LONGEST_SNOOZE = 7 * 24 * 60  # minutes
 _OFF_WORDS = frozenset({"off", "none", "default", "-"})
-_WORDS = ("snooze", "tomorrow", "run", "stop", "resume", "move", "leave")
+_WORDS = ("snooze", "tomorrow", "run", "stop", "resume", "move", "leave", "to")
 
 
 @command("reminders", control_words=_WORDS)
@@ -32,10 +33,12 @@ async def reminders(context: CommandContext) -> CommandReply:
     if word.lower() == "move" and not rest:
         return await _move_zone(context)
     change = _CHANGES.get(word.lower())
-    if change is None:
+    if change is None and word.lower() != "to":
         return await _list(context)
     id_, _, argument = rest.partition(" ")
     found = await _find(context, id_)
+    if change is None:
+        return found if isinstance(found, CommandReply) else await _send_to(context, found, argument.strip())
     return found if isinstance(found, CommandReply) else change(context, found, argument)
 
 
@@ -59,6 +62,7 @@ def _line(context: CommandContext, reminder: Reminder) -> str:
     notes = [f"`{reminder.repeat}`"] if reminder.repeat and not reminder.is_snoozed else []
     notes += [context.translate("reminders.as_turn")] if reminder.kind == "do" else []
     notes += [context.translate("reminders.is_paused")] if reminder.paused else []
+    notes += [] if reminder.target is None else [short(str(reminder.target.key))]
     notes += [short(reminder.name)] if reminder.name and context.turn.is_shared else []
     when = when_due(context, reminder)
     beside = f" ({', '.join(notes)})" if notes else ""
@@ -130,6 +134,35 @@ def _replaced(context: CommandContext, sentence: str, reminder: Reminder) -> Com
         settles=True,
         ends=(job_prefix(reminder.id),),
         jobs=(reminder.to_job(context.scope),),
+    )
+
+
+async def _send_to(context: CommandContext, reminder: Reminder, name: str) -> CommandReply:
+    """Have a reminder come in another direct chat of its person, or ask in which."""
+    if context.turn.is_shared or reminder.chat_kind is not ChatKind.DIRECT:
+        return context.private_reply("reminders.to_direct")
+    what = short(reminder.text)
+    chats = dict(await context.services.find_direct_chats(context.scope, context.turn.accounts))
+    chosen = next((key for key in (reminder.key, *chats) if str(key) == name), None)
+    if name and chosen is None:
+        return context.private_reply("reminders.to_unknown")
+    if chosen is None:
+        offered = list(dict.fromkeys((reminder.key, *chats)))[:_MOST_CHATS]
+        buttons = tuple(
+            MessageButton(short(str(each)), f"/reminders to {reminder.id} {each}", place // 2)
+            for place, each in enumerate(offered)
+        )
+        return CommandReply(text=context.translate("reminders.to_which", what=what), choices=buttons)
+    target = None
+    if chosen != reminder.key:
+        account = chats[chosen]
+        target = ReminderTarget(key=chosen, by=account.id, team=account.team)
+    moved = replace(reminder, target=target)
+    return CommandReply(
+        text=context.translate("reminders.to_done", what=what, where=short(name), when=when_due(context, moved)),
+        settles=True,
+        ends=(job_prefix(reminder.id),),
+        jobs=(moved.to_job(context.scope),),
     )
 
 

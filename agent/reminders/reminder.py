@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,11 +42,20 @@ def job_prefix(reminder: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReminderTarget:
+    """Another direct chat of the same person, in which a reminder comes."""
+
+    key: SessionKey
+    by: str  # user id of the person there
+    team: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reminder:
     """One reminder at its next slot."""
 
     id: str
-    key: SessionKey  # the session it was set in and fires in
+    key: SessionKey  # the session it was set in
     by: str  # user id of the person who set it
     person: str  # their account, as a file name
     kind: str  # SAY or DO
@@ -70,6 +79,7 @@ class Reminder:
     paused: str = ""  # why: access, failed, silent
     recent: tuple[str, ...] = ()  # the last slots that fired
     failed: tuple[str, ...] = ()  # those whose turn failed
+    target: ReminderTarget | None = None  # where it fires; None = where it was set
 
     @classmethod
     def from_job(cls, job: Job) -> Reminder:
@@ -86,6 +96,7 @@ class Reminder:
             missed=int(row["missed"]),
             recent=tuple(row.get("recent", ())),
             failed=tuple(row.get("failed", ())),
+            target=_read_target(row.get("target")),
             **others,
         )
 
@@ -103,6 +114,8 @@ class Reminder:
         payload |= {name: getattr(self, field) for name, field in _TEXTS.items()}
         payload |= {name: value for name in _OPTIONAL if (value := getattr(self, name))}
         payload |= {name: list(value) for name in ("recent", "failed") if (value := getattr(self, name))}
+        if (to := self.target) is not None:
+            payload["target"] = {"key": str(to.key), "by": to.by, "team": to.team}
         return Job(id=f"{job_prefix(self.id)}{self._slot}", kind=REMIND, scope=scope, payload=payload, due_at=self._due)
 
     @property
@@ -191,7 +204,7 @@ class Reminder:
 
     def message(self, text: str, now: datetime, command: str) -> InboundMessage:
         """Return the message that it fires as. *command* is SAY, DO or LATE."""
-        return InboundMessage(
+        message = InboundMessage(
             key=self.key,
             message_id=self.message_id,
             sender=Sender(id=self.by, name=self.name, team=self.team),
@@ -205,6 +218,10 @@ class Reminder:
             is_private=self.is_private,
             is_forwarded=self.origin == UNTRUSTED,  # taints the turn that reads it
         )
+        if (to := self.target) is None:
+            return message
+        sender = Sender(id=to.by, name=self.name, team=to.team)
+        return replace(message, key=to.key, sender=sender, chat_kind=ChatKind.DIRECT, guild="", is_private=False)
 
 
 # Names of texts in a job's payload, and the fields they are.
@@ -213,6 +230,10 @@ _TEXTS = {name: name for name in ("by", "person", "kind", "text", "at", "zone", 
     "from": "source",
 }
 _OPTIONAL = ("name", "team", "guild", "is_elapsed", "is_snoozed", "is_fired", "paused")
+
+
+def _read_target(row: Mapping[str, Any] | None) -> ReminderTarget | None:
+    return None if row is None else ReminderTarget(key=SessionKey.parse(row["key"]), by=row["by"], team=row["team"])
 
 
 def reminders_in(jobs: Iterable[Job]) -> list[Reminder]:

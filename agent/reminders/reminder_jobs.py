@@ -26,6 +26,7 @@ from agent.reminders.reminder import (
     MOST_FAILURES,
     REMIND,
     Reminder,
+    ReminderTarget,
     do_text,
     job_prefix,
     reminders_in,
@@ -68,6 +69,7 @@ class ReminderJobs:
     preferences: SqlPreferences
     locales: ChatLocales
     has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
+    scope_of: Callable[[InboundMessage], str]
     open_chat: Callable[[SessionKey], Awaitable[SessionKey]]  # in which people see what is sent to a session
     now: Callable[[], datetime]
     meter: MetricsRecorder
@@ -93,7 +95,19 @@ class ReminderJobs:
         if latest is not reminder:
             await self._replace(job, latest)
             return None
+        return await self._fire_slot(job, reminder)
+
+    async def _fire_slot(self, job: Job, reminder: Reminder) -> RetryJobLater | None:
+        """Fire the slot of *reminder*, the last one that is due."""
+        now = self.now()
         reminder = replace(reminder, key=await self.open_chat(reminder.key))
+        if (to := reminder.target) is not None:
+            reminder = replace(reminder, target=replace(to, key=await self.open_chat(to.key)))
+            at_home = replace(reminder, target=None)
+            if not self._is_admitted(reminder, job.scope):
+                if self._is_admitted(at_home, job.scope):
+                    return await self._drop_target(job, at_home, to)
+                reminder = at_home  # whose turn is refused
         if now - reminder.due > LISTED_AFTER:
             return await self._list(job, reminder)
         if reminder.kind == DO and (later := await self._hold_back(job, reminder)) is not None:
@@ -102,8 +116,9 @@ class ReminderJobs:
             await self._pause(job, reminder, "silent")
             return None
         await self._pace()
-        text = (do_text if reminder.kind == DO else say_text)(reminder, now, self.locales.language(reminder.key))
-        message = reminder.message(text, now, reminder.kind)
+        message = reminder.message("", now, reminder.kind)
+        write = do_text if reminder.kind == DO else say_text
+        message = replace(message, text=write(reminder, now, self.locales.language(message.key)))
         accepted = await self.journal.accept(message, role=Role.MEMBER, is_control=False)
         if accepted.outcome is AcceptOutcome.NEW:
             self._in_flight.add(turn_id(message))
@@ -114,7 +129,8 @@ class ReminderJobs:
 
     async def runs(self, reminder: Reminder, *, limit: int) -> Sequence[ScheduledRun]:
         """Return the runs of *reminder* in the last 30 days, the newest first."""
-        keys = {reminder.key, await self.open_chat(reminder.key)}
+        keys = {reminder.key, *([] if reminder.target is None else [reminder.target.key])}
+        keys |= {await self.open_chat(each) for each in keys}
         return await self.journal.scheduled_runs(keys, f"{MESSAGE_PREFIX}{reminder.id}/", limit=limit)
 
     def note_end(self, turn: str) -> None:
@@ -161,10 +177,31 @@ class ReminderJobs:
         since = self.now() - SILENT_AFTER
         if reminder.set_at > since:
             return False
-        heard = await self.journal.last_message_at(reminder.key)
-        if heard is not None and heard >= since:
-            return False
-        return not self.has_lost_access(reminder.message("", self.now(), reminder.kind))
+        message = reminder.message("", self.now(), reminder.kind)
+        for key in {reminder.key, message.key}:
+            heard = await self.journal.last_message_at(key)
+            if heard is not None and heard >= since:
+                return False
+        return not self.has_lost_access(message)
+
+    def _is_admitted(self, reminder: Reminder, scope: str) -> bool:
+        """Return True if the chat in which *reminder* comes is its person's, and they have access there."""
+        message = reminder.message("", self.now(), reminder.kind)
+        return self.scope_of(message) == scope and not self.has_lost_access(message)
+
+    async def _drop_target(self, job: Job, reminder: Reminder, target: ReminderTarget) -> RetryJobLater:
+        """Say in the chat where *reminder* was set that it comes there from now on, and have it come."""
+        where, language = short(str(target.key)), self.locales.language(reminder.key)
+        await send_job_report(
+            self.records,
+            replace(job, id=f"{job.id}:target"),
+            await self.journal.session(reminder.key),
+            translate("reminders.target_gone", language, what=short(reminder.text), where=where),
+            at=self.now(),
+        )
+        log.info("reminder.target_gone", reminder=reminder.id, channel=target.key.channel)
+        await self._replace(job, reminder)  # the job keeps its id
+        return RetryJobLater(timedelta(0), "its target is gone", counts=False)
 
     async def _pause(self, job: Job, reminder: Reminder, why: str) -> None:
         """Pause a reminder, and say so in its chat with a button that resumes it."""
@@ -191,7 +228,7 @@ class ReminderJobs:
         if str(reminder.key) != job.payload["key"]:  # the turn that lists it finds it by its chat; the job keeps its id
             await self._replace(job, reminder)
             return RetryJobLater(timedelta(0), "its conversation was deleted", counts=False)
-        message = reminder.message(reminder.text, self.now(), LATE)
+        message = replace(reminder, target=None).message(reminder.text, self.now(), LATE)
         accepted = await self.journal.accept(message, role=Role.MEMBER, is_control=False)
         if accepted.outcome is AcceptOutcome.NEW:
             self._in_flight.add(turn_id(message))

@@ -85,7 +85,7 @@ class TaskEndJobs:
 
 
 def state_words(task: Task, now: datetime, zone: str, language: str) -> str:
-    """Return how far *task* is, or how and when it ended, for people."""
+    """Return the state of *task* in words, with its duration and steps or the time of its end."""
     if task.state is TaskState.RUNNING and task.started_at is not None:
         minutes = int((now - task.started_at).total_seconds() // 60)
         return translate("tasks.running_since", language, minutes=minutes, steps=task.model_calls)

@@ -207,6 +207,30 @@ class OwnerChats:
         rows = (each for each in await self.records.sessions() if each.key.channel == channel)
         return next((each.key.parent for each in rows if self._is_owners(each, {account})), None)
 
+    async def find_all_direct(
+        self, scope: str, accounts: Collection[PlatformAccount]
+    ) -> Sequence[tuple[SessionKey, PlatformAccount]]:
+        """Return the direct chats of a person, whose memory is *scope*, with the account of each, the last used first.
+
+        A chat with an unknown account is left out, and so is one of a channel that shows no notices.
+        """
+        found: dict[SessionKey, PlatformAccount] = {}
+        for row in await self.records.sessions():
+            key = row.key.parent
+            traits = self.platforms.traits(key.channel)
+            is_shown = key.channel in self.enabled and traits.shows_notices
+            if not scope or row.scope != scope or not is_shown or key in found:
+                continue
+            here = [each for each in accounts if each.kind == self.platforms.get(key.channel, key.channel)]
+            noted = self.links.account_of(key)
+            if traits.chat_is_person:
+                here = [each for each in here if each.id == key.chat]
+            elif noted is not None:
+                here = [each for each in here if each.name == noted.name]
+            if len(here) == 1:
+                found[key] = here[0]
+        return list(found.items())
+
     def _is_reachable(self, owner: AccessListing) -> bool:
         return owner.channel in self.enabled and not self._is_local(SessionKey(owner.channel, owner.who))
 

@@ -187,6 +187,9 @@ class GatewayPersonPanels:
             each for each in reminders_in(await self._app.store.jobs.pending_in(self._scope(key))) if not each.is_fired
         ]
         language = self._locales.language(key)
+        account = self._app.roster.account(key.channel, key.parent.chat)
+        accounts = [account, *self._app.roster.linked_accounts(account)]
+        chats = [str(chat) for chat, _ in await self._app.owner_chats.find_all_direct(self._scope(key), accounts)]
         return [
             ReminderEntry(
                 id=each.id,
@@ -196,6 +199,8 @@ class GatewayPersonPanels:
                 when=f"{format_moment(each.due, each.zone, language)} {each.zone}",
                 repeat=each.repeat,
                 is_paused=bool(each.paused),
+                chats=list(dict.fromkeys((str(each.key), *chats))) if each.chat_kind is ChatKind.DIRECT else (),
+                chat=str(each.key if each.target is None else each.target.key),
             )
             for each in sorted(found, key=lambda each: each.due)
         ]

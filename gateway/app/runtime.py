@@ -476,6 +476,7 @@ class Runtime:
             preferences=self.store.people,
             locales=self.locales,
             has_lost_access=self.judge.has_lost_access,
+            scope_of=lambda message: self.context_of(message).scope,
             open_chat=self.memory.stored_conversations.open_for_notice,
             now=self.now,
             meter=self.meter,

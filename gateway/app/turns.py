@@ -136,6 +136,7 @@ def build_command_services(app: Runtime) -> CommandServices:
         decisions=StandingDecisions(store.jobs),
         mcp=app.mcp,
         find_direct_chat=app.owner_chats.find_direct,
+        find_direct_chats=app.owner_chats.find_all_direct,
         status=status,
     )
 

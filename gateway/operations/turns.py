@@ -15,7 +15,7 @@ from gateway.control import Line
 from gateway.control.registry import AuditRule, argument, operation, option, plain
 from gateway.errors import UserError
 from gateway.events import MessagePart, PlatformAccount, Role, SessionKey, short_turn_id
-from gateway.i18n import translate
+from gateway.i18n import FALLBACK, translate
 from gateway.operations.group import OperationGroup, format_time, no_such_turn, parse_chat
 from gateway.ports.journal import PendingDelivery
 from gateway.store.inspection import TurnQuery, TurnTrace
@@ -61,7 +61,7 @@ def promise_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
     for each in lines:
         late = "  late" if each["is_late"] else ""
         kind, state = each["kind"], each["state"]
-        what = f"{translate(f'promises.kind_{kind}')}, {translate(f'promises.state_{state}')}"
+        what = f"{translate(f'promises.kind_{kind}', FALLBACK)}, {translate(f'promises.state_{state}', FALLBACK)}"
         yield f"{format_time(each['at'])}  {what}  {each['reference'] or '-':8} {each['key']}{late}"
 
 

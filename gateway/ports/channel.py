@@ -267,6 +267,8 @@ class ReminderEntry:
     when: str  # the same in words, with its time zone
     repeat: str = ""  # its rule
     is_paused: bool = False
+    chats: Sequence[str] = ()  # the direct chats of the person in which it can come, its own first
+    chat: str = ""  # the one of them in which it comes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

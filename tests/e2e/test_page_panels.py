@@ -16,9 +16,11 @@ from agent.tasks.task import Task, TaskState
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from tests.e2e.agent.test_mcp import call
-from tests.e2e.agent.test_mcp_logins import open_page, typed
-from tests.e2e.browser import open_chat, send_text, take_pictures
+from tests.e2e.agent.test_mcp_logins import open_page as follow
+from tests.e2e.agent.test_mcp_logins import typed
+from tests.e2e.browser import open_chat, open_page, send_text, take_pictures
 from tests.e2e.test_page_axe import AXE, check
+from tests.fakes.console_people import console_people
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.oauth_mcp import CLIENT, SECRET, oauth_mcp_server
@@ -182,6 +184,46 @@ async def test_how_the_runs_of_a_request_ended(chromium: Browser) -> None:
         await expect(runs).to_be_hidden()
         unknown = await page.evaluate("async () => (await fetch('reminders/runs?id=rcccccccc')).status")
         assert unknown == 404
+
+
+async def test_a_reminder_comes_in_another_chat_of_its_person(chromium: Browser) -> None:
+    """Chosen in a menu of their direct chats, by keys; the answer reads the panel again; nothing is cut off."""
+    async with console_people() as people:
+        up = people.up
+        now, scope = datetime.now(UTC).replace(second=0, microsecond=0), "people/pocket%3aann"
+        reminder = Reminder(
+            id="raaaaaaaa",
+            key=SessionKey("web", "ann"),
+            by="ann",
+            person="web%3aann",
+            kind=SAY,
+            text="water the roses",
+            at=slot_of(now + timedelta(days=2), "UTC"),
+            zone="UTC",
+            set_at=now,
+            source="t.1",
+        )
+        await up.app.store.jobs.put(reminder.to_job(scope))
+        page = await open_page(chromium, script=AXE)
+        await page.goto(f"{up.app.web.url}#code={await up.app.channels['web'].issue_code('ann')}")  # type: ignore[attr-defined]
+        await page.locator("#code").press("Enter")
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        await button(page, "reminders").click()
+        choice = page.locator("#reminders").get_by_label(translate("web.reminder_chat"))
+        await expect(choice.locator("option")).to_have_text(["web:ann", "pocket:ann"])
+        await expect(choice).to_have_value("web:ann")
+        found: list[str] = []
+        await check(page, "target", found)
+        await page.set_viewport_size({"width": 360, "height": 740})
+        assert await page.evaluate("document.documentElement.scrollWidth") == 360
+        await check(page, "target on a phone", found)
+        assert found == []
+        await choice.focus()
+        await choice.select_option("pocket:ann")
+        await expect(page.locator(".line.notice").last).to_contain_text("now comes in")
+        await expect(choice).to_have_value("pocket:ann")
+        (job,) = [each for each in await up.app.store.jobs.pending_in(scope) if each.kind == "remind"]
+        assert job.payload["target"] == {"key": "pocket:ann", "by": "ann", "team": ""}
 
 
 async def test_a_person_reads_only_what_is_theirs(chromium: Browser) -> None:
@@ -370,7 +412,7 @@ async def test_a_person_signs_out_of_a_service_in_the_settings(chromium: Browser
         await expect(page.locator("#settings")).to_be_hidden()
         link = page.locator(".line.notice a").last
         await expect(link).to_be_visible()
-        _, shown = await open_page(str(await link.get_attribute("href")))
+        _, shown = await follow(str(await link.get_attribute("href")))
         await send_text(page, typed(shown))
         await expect(page.locator(".line.notice").last).to_contain_text("signed in to tracker")
         await button(page, "settings").click()

@@ -85,7 +85,7 @@ export class Panels {
     item.querySelector("button").focus();
   }
 
-  reminder({ id, text, at, when, repeat, is_paused: isPaused }) {
+  reminder({ id, text, at, when, repeat, is_paused: isPaused, chats, chat }) {
     const runs = element("ul", "runs");
     runs.hidden = true;
     const history = this.button(this.words.reminder_runs, () => this.showRuns(id, runs, history));
@@ -102,6 +102,15 @@ export class Panels {
     const details = element("p");
     details.textContent = [when, repeat, isPaused ? this.words.reminder_paused : ""].filter(Boolean).join(" · ");
     item.querySelector("p").after(details);
+    if (chats.length > 1) {
+      const label = element("label");
+      const choice = element("select");
+      choice.append(...[...new Set([...chats, chat])].map((each) => new Option(each, each)));
+      choice.value = chat;
+      choice.addEventListener("change", () => this.say(`/reminders to ${id} ${choice.value}`));
+      label.append(`${this.words.reminder_chat} `, choice);
+      runs.before(label);
+    }
     return item;
   }
 

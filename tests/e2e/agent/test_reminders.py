@@ -562,3 +562,68 @@ async def test_runs_say_how_each_ended(clock: MovableClock, tmp_path: Path) -> N
             lines = [json.loads(each) for each in archive.read("runs.jsonl").splitlines()]
         assert [each["state"] for each in lines] == ["failed", "silent", "answered"]
         assert {each["r"] for each in lines} == {set_.id}
+
+
+async def test_another_direct_chat_of_the_person_is_the_target(clock: MovableClock) -> None:
+    """Chosen by button, of all accounts of the person; a text and a request come there, and not where they were set."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        for chat, account in (("ann", "ann"), ("bob", "bob"), ("other", "boss")):
+            await ann.inside.channel.ask(chat, "hello", sender=account)
+        await link(ann.inside, "bob", "ann")
+        for kind, text in (("say", "stand-up"), ("do", "what is new?")):
+            await ann.call("remind", what=text, at="2026-11-23T09:00", kind=kind, chat="ann", sender="ann")
+        for each in await ann.reminders():
+            menu = await ann.inside.channel.ask("ann", f"/reminders to {each.id}", sender="ann")
+            assert f"/reminders to {each.id} pocket:bob" in menu
+            assert "pocket:other" not in menu
+            moved = await ann.press(f"/reminders to {each.id} pocket:bob", chat="ann", sender="ann")
+            assert "now comes in `pocket:bob`" in moved
+            for wrong in ("pocket:other", "pocket:nowhere", "x"):
+                refused = await ann.inside.channel.ask("ann", f"/reminders to {each.id} {wrong}", sender="ann")
+                assert "no such direct chat" in refused
+        assert "pocket:bob" in await ann.inside.channel.ask("ann", "/reminders", sender="ann")
+        before = len(ann.texts("ann"))
+        ann.model.queue = ["Nothing but rain."]
+        await ann.move(hours=21, minutes=42)
+        assert {"⏰ stand-up", "Nothing but rain."} <= set(ann.texts("bob"))
+        assert len(ann.texts("ann")) == before
+        again = next(each for each in await ann.reminders() if each.kind == "say")
+        assert [each.state for each in await ann.inside.app.reminders.runs(again, limit=5)] == ["answered"]
+        # Buttons of what came there work there, and it comes there again.
+        await ann.press(f"/reminders snooze {again.id} 10", chat="bob", sender="bob")
+        await ann.move(minutes=11)
+        assert ann.texts("bob").count("⏰ stand-up") == 2
+
+
+async def test_a_target_that_is_no_longer_theirs_gets_nothing(clock: MovableClock) -> None:
+    """Unlinked: the chat in which it was set is told, and has it from then on. Without access nothing comes at all."""
+    for is_unlinked in (True, False):
+        async with talk(clock, policy=MEMBERS) as ann:
+            for chat in ("ann", "bob"):
+                await ann.inside.channel.ask(chat, "hello", sender=chat)
+            await link(ann.inside, "bob", "ann")
+            await ann.call("remind", what="the secret", in_minutes=60, chat="ann", sender="ann")
+            (set_,) = await ann.reminders()
+            await ann.press(f"/reminders to {set_.id} pocket:bob", chat="ann", sender="ann")
+            if is_unlinked:
+                await unlink(ann.inside, "bob")
+            else:
+                _ = [line async for line in ann.inside.app.operations["people block"]({"who": "pocket:bob"})]
+            before = {chat: len(ann.texts(chat)) for chat in ("ann", "bob")}
+            await ann.move(minutes=61)
+            while is_unlinked and "⏰ the secret" not in ann.texts("ann"):
+                await ann.settle()
+            assert not [text for text in ann.texts("bob")[before["bob"] :] if "secret" in text]
+            said = [text for text in ann.texts("ann")[before["ann"] :] if "secret" in text]
+            assert [text.split()[0] for text in said] == (["`the", "⏰"] if is_unlinked else [])
+
+
+async def test_what_was_set_in_a_group_stays_there(clock: MovableClock) -> None:
+    """Its members have seen it set; and a direct chat's is changed by its person alone."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        hall: dict[str, Any] = {"group": True, "sender": "ann"}
+        await ann.inside.channel.ask("ann", "hello", sender="ann")
+        await ann.call("remind", what="stand-up", in_minutes=60, chat="-hall", **hall)
+        (set_,) = await ann.reminders()
+        assert "set in a direct chat" in await ann.press(f"/reminders to {set_.id} pocket:ann", chat="-hall", **hall)
+        assert (await ann.reminders())[0].target is None

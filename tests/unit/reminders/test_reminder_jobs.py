@@ -75,6 +75,7 @@ class ReminderScene:
             preferences=_Choices(self.quiet),
             locales=FixedLocales(BERLIN),
             has_lost_access=lambda message: message.sender.id == self.blocked,
+            scope_of=lambda _: SCOPE,
             open_chat=self.open_chat,
             now=self.clock,
             meter=FakeMeter(),
