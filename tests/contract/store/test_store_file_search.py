@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,9 +235,12 @@ async def test_a_killed_process_goes_on(scene: FilesScene) -> None:
     found = await scene.recall.search(ANN, "zeppelin")
     assert found.is_building
     await scene.reader.stopped.wait()
-    await scene.close()
     was = list(scene.reader.read)
     assert len(was) < 3
+    killed = scene.home.with_name("killed")
+    await asyncio.to_thread(shutil.copytree, scene.home, killed)  # as the disk is at that moment
+    await scene.close()
+    scene.home = killed
     scene.reader.stop_at = b"(no file has this)"
     scene.open()
     found = await scene.recall.search(ANN, "zeppelin")

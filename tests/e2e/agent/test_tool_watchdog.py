@@ -13,6 +13,7 @@ from agent.llm.chat_model import ToolCall
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.toolbox import GROUP, Toolbox
 from gateway.installation import load_entry_points
+from tests.fakes.file_gateway import SCOPE
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.llm_context import context
@@ -115,6 +116,8 @@ async def _longest_steps(home: Path, script: list[tuple[str, str]]) -> dict[str,
         model = HeldScriptModel(*(calls(each) for each in script), "done")
         tasks = {"PARLOUR_TOOLS__TASKS__ENABLED": "true"}
         async with gateway(home=home, model=model, tools=[long_page], environment=tasks) as parlour:
+            known = (WORDS * 200 + "\n\n") * 50
+            await parlour.app.memory.workspaces.of(SCOPE).create("known.txt", known.encode(), is_untrusted=False)
             await parlour.channel.ask("c", "please")
             assert len(results(model.asked[-1])) >= len(script)
             await parlour.idle()
