@@ -34,6 +34,7 @@ from tests.faults.shim import ShimMode
 _PATIENCE = 120.0  # seconds for a life: the machine may be busy
 _LIVES = 3
 _LOOK_AGAIN = 0.002  # seconds
+_LEAST = 4  # points before the one at which an act is killed, lest the shim sees nothing
 _COMMIT = "commit"  # a point of PostgreSQL
 _SEEN = ("updates", "confirmed", "shown", "posts")  # of the platform
 
@@ -324,6 +325,22 @@ async def play_plot(
         return outcome
 
     return list(await asyncio.gather(*(play(at) for at in points)))
+
+
+async def kill_once(
+    zygote: ForkServer, plot: type[AccessPlot], at: int, server: PostgresServer | None = None
+) -> list[PlotOutcome]:
+    """Play *plot* killed at the point *at*, or at half of the number and so on where it has become shorter than that.
+
+    Return what came of each try. Points are known to be there only where the last one struck.
+    """
+    outcomes: list[PlotOutcome] = []
+    while at >= _LEAST:
+        outcomes += await play_plot(zygote, plot, [at], [server])
+        if outcomes[-1].struck or outcomes[-1].wrong:
+            break
+        at //= 2
+    return outcomes
 
 
 def format_outcomes(outcomes: Sequence[PlotOutcome]) -> str:

@@ -12,20 +12,15 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.access_plots import PLOTS as ACCESS_PLOTS
-from tests.faults.plot_runner import format_outcomes, play_plot, points_of
+from tests.faults.plot_runner import format_outcomes, kill_once
 from tests.faults.process_pool import ForkServer
 from tests.faults.tool_plots import TOOL_PLOTS
 
-# How many calls each makes at the least, and at which shares of them it is killed here: about a commit and a send.
+# The points at which each is killed here: about a commit and a send.
 KILLS = {
-    "pairing": (20, (0.2, 0.6)),
-    "claim": (4, (0.5,)),
-    "cap": (8, (0.7,)),
-    "alert": (8, (0.8,)),
-    "question": (25, (0.6,)),
-    "reminder": (40, (0.5,)),
-    "task": (60, (0.5,)),
-}
+    "pairing": (7, 19), "claim": (4,), "cap": (9,), "alert": (55,), "question": (28,), "reminder": (25,),
+    "task": (103,),
+}  # fmt: skip
 PLOTS = {**ACCESS_PLOTS, **TOOL_PLOTS}
 
 Record = Callable[[str, object], None]
@@ -36,10 +31,7 @@ async def test_a_decision_is_told_once_whatever_kills_it(
     zygote: ForkServer, name: str, record_property: Record
 ) -> None:
     """Killed anywhere between the message that asks for it and the last line about it: once, all of it."""
-    least, shares = KILLS[name]
-    points = await points_of(zygote, PLOTS[name])
-    assert len(points) >= least
-    endings = await play_plot(zygote, PLOTS[name], [1 + int(share * len(points)) for share in shares], [None] * 3)
-    record_property("figure", f"{name}, kill_before, of {len(points)} points: {format_outcomes(endings)}")
+    endings = [each for at in KILLS[name] for each in await kill_once(zygote, PLOTS[name], at)]
+    record_property("figure", f"{name}, kill_before, {format_outcomes(endings)}")
     assert not any(ending.wrong for ending in endings), format_outcomes(endings)
     assert any(ending.struck for ending in endings)

@@ -26,7 +26,7 @@ import pytest
 from tests.fakes.postgres_server import PostgresServer
 from tests.faults.matrix import IS_FULL
 from tests.faults.memory_plots import MEMORY_PLOTS
-from tests.faults.plot_runner import PlotOutcome, format_outcomes, play_plot, points_of
+from tests.faults.plot_runner import format_outcomes, kill_once, play_plot, points_of
 from tests.faults.process_pool import ForkServer
 
 # The point in the middle of each act, and of those that are played on PostgreSQL (docs/tests.md has how many there
@@ -37,23 +37,10 @@ SQLITE = {
     "upgrade11": 89, "upgrade15": 84,
 }  # fmt: skip
 POSTGRESQL = {"remember": 8, "new": 10, "dream": 11, "erase": 45, "link": 18, "import": 14}
-_LEAST = 5  # points before the one that is played, lest the shim sees nothing
 
 CASES = [("sqlite", name) for name in MEMORY_PLOTS] + [
     ("postgresql", name) for name, plot in MEMORY_PLOTS.items() if plot.has_database and (IS_FULL or name in POSTGRESQL)
 ]
-
-
-async def kill_in_the_middle(
-    zygote: ForkServer, name: str, server: PostgresServer | None
-) -> tuple[int, list[PlotOutcome]]:
-    """Kill the act once; return where, and what came of each try."""
-    at, outcomes = (SQLITE if server is None else POSTGRESQL)[name], list[PlotOutcome]()
-    while True:
-        outcomes += await play_plot(zygote, MEMORY_PLOTS[name], [at], [server])
-        if outcomes[-1].struck or outcomes[-1].wrong or at <= _LEAST:
-            return at, outcomes
-        at //= 2
 
 
 @pytest.mark.parametrize(("engine", "name"), CASES)
@@ -72,9 +59,8 @@ async def test_killed_anywhere_it_is_done_once(
         outcomes = await play_plot(zygote, MEMORY_PLOTS[name], numbers, [server] if server is not None else [None] * 3)
         where = f"of {len(points)} points"
     else:
-        at, outcomes = await kill_in_the_middle(zygote, name, server)
-        where = f"at point {at}"
-        assert at >= _LEAST
+        outcomes = await kill_once(zygote, MEMORY_PLOTS[name], (SQLITE if server is None else POSTGRESQL)[name], server)
+        where = f"at point {outcomes[-1].at}"
     record_property("figure", f"{name} on {engine}, kill_before, {where}: {format_outcomes(outcomes)}")
     assert not any(outcome.wrong for outcome in outcomes), format_outcomes(outcomes)
     assert any(outcome.struck for outcome in outcomes)
