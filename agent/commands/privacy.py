@@ -109,6 +109,8 @@ def _readers(context: CommandContext, facts: PrivacyFacts) -> Iterator[str]:
         yield translate("privacy.readers_listens", language, model=facts.listens)
     if facts.speaks:
         yield translate("privacy.readers_speaks", language, model=facts.speaks)
+    if facts.draws:
+        yield translate("privacy.readers_draws", language, model=facts.draws)
     if facts.embeds:
         yield translate("privacy.readers_embeds", language, model=facts.embeds)
     yield translate("privacy.readers_platform", language)

@@ -103,9 +103,9 @@ class OutgoingFiles:
         limit = min(self._limit(key.channel), self._most)
         return BoundFileSender(self, scope, lines, attachments, limit, MOST_FILES - sent_count)
 
-    async def stage_bytes(self, scope: str, name: str, data: bytes, limit: int) -> Attachment:
+    async def stage_bytes(self, scope: str, name: str, data: bytes, limit: int, caption: str = "") -> Attachment:
         """Return a stored file of *data*."""
-        return await self._store(scope, safe_name(name), data, limit)
+        return replace(await self._store(scope, safe_name(name), data, limit), caption=self.redact(caption))
 
     async def stage_existing(
         self, scope: str, name: str, lines: Iterable[Line], limit: int, *, must_be_inert: bool = False
@@ -201,16 +201,17 @@ class BoundFileSender:
         if text:
             redact = self.out.redact
             return await self.send_bytes(redact(name), redact(text).encode("utf-8", "replace"))
-        self._require_room()
+        self.require_room()
         found = await self.out.stage_existing(self.scope, name, self.lines(), self.limit, must_be_inert=must_be_inert)
         return self._stage(found)
 
-    async def send_bytes(self, name: str, data: bytes) -> Attachment:
-        """Stage a file of *data*. Raises ToolFailed."""
-        self._require_room()
-        return self._stage(await self.out.stage_bytes(self.scope, name, data, self.limit))
+    async def send_bytes(self, name: str, data: bytes, caption: str = "") -> Attachment:
+        """Stage a file of *data* that shows *caption*. Raises ToolFailed."""
+        self.require_room()
+        return self._stage(await self.out.stage_bytes(self.scope, name, data, self.limit, caption))
 
-    def _require_room(self) -> None:
+    def require_room(self) -> None:
+        """Raise ToolFailed if no further file can go with the answer."""
         if self.limit <= 0:
             raise ToolFailed("files cannot be sent in this chat; put what is in it into your answer")
         if len(self.staged) >= self.left:

@@ -55,7 +55,7 @@ _loading = threading.Lock()
 _KEPT = "_parlour_own"  # where litellm's own function waits while ours stands in its place
 _LED = "_parlour_proxy"
 _one_at_a_time = threading.Lock()  # models, embedder and transcriber load litellm in separate threads
-_body_limit: ContextVar[BodyLimit | None] = ContextVar("body_limit", default=None)
+_call_limit: ContextVar[CallLimit | None] = ContextVar("call_limit", default=None)
 
 
 def open_model(config: ModelConfig) -> ChatModel:
@@ -286,35 +286,53 @@ async def _plain_stream(stream: Any, model: str, clock: AnswerClock) -> Completi
     return own
 
 
-class BodyLimit:
-    """The most bytes that are read of the answers to the calls of one task."""
+class CallLimit:
+    """Limits of one call: one HTTP request, which libraries would repeat, and so many bytes of its answer."""
 
     def __init__(self, most: int) -> None:
-        """Read at most *most* bytes; 0 = no limit."""
+        """Read at most *most* bytes."""
         self._most = most
-        self.is_exceeded = False
-        self.reason = f"the answer has more than {most // 1_000_000} MB"
+        self._is_answered = False
+        self._error: Exception | None = None
+        self.fault = ""  # of an answer that was not read to its end
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Limit the calls that are made within."""
-        token = _body_limit.set(self if self._most else None)
+        """Limit the call that is made within."""
+        token = _call_limit.set(self)
         try:
             yield
         finally:
-            _body_limit.reset(token)
+            _call_limit.reset(token)
+
+    def check_request(self) -> None:
+        """Raise the error of the request that is repeated."""
+        if self._is_answered:
+            raise self._error or InvalidModelReply("the request was repeated")
+
+    def note_answer(self, *, is_redirect: bool) -> None:
+        """Note that an answer came; after a redirect there is another request."""
+        self._is_answered = not is_redirect
 
     async def bound(self, pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
         """Yield *pieces*; raise InvalidModelReply beyond the limit, and for a body that would have to be unpacked."""
-        if encoding not in ("", "identity"):  # a few bytes can be packed that become gigabytes
-            self.is_exceeded, self.reason = True, "the answer is compressed, although that was not asked for"
-            raise InvalidModelReply(self.reason)
+        try:
+            async for piece in self._count(pieces, encoding):
+                yield piece
+        except Exception as error:
+            self._error = error
+            raise
+
+    async def _count(self, pieces: AsyncIterator[bytes], encoding: str) -> AsyncIterator[bytes]:
         size = 0
+        if encoding not in ("", "identity"):  # a few bytes can be packed that become gigabytes
+            self.fault = "the answer is compressed, although that was not asked for"
+            raise InvalidModelReply(self.fault)
         async for piece in pieces:
             size += len(piece)
             if size > self._most:
-                self.is_exceeded = True
-                raise InvalidModelReply(self.reason)
+                self.fault = f"the answer has more than {self._most // 1_000_000} MB"
+                raise InvalidModelReply(self.fault)
             yield piece
 
 
@@ -407,13 +425,13 @@ def _allow_large_headers() -> None:
 
 
 def _bound_bodies() -> None:
-    """Have the transport of litellm's clients keep to the `BodyLimit` of a call; the libraries read bodies whole."""
+    """Have the transport of litellm's clients keep to the `CallLimit` of a call; the libraries read bodies whole."""
     transport = importlib.import_module("litellm.llms.custom_httpx.aiohttp_transport").LiteLLMAiohttpTransport
     byte_stream = importlib.import_module("httpx").AsyncByteStream
     handle = transport.handle_async_request
 
     class BoundedBody(byte_stream):  # type: ignore[misc, valid-type]
-        def __init__(self, body: Any, limit: BodyLimit, encoding: str) -> None:
+        def __init__(self, body: Any, limit: CallLimit, encoding: str) -> None:
             self._body = body
             self._pieces = limit.bound(aiter(body), encoding)
 
@@ -424,10 +442,13 @@ def _bound_bodies() -> None:
             await self._body.aclose()
 
     async def handle_bounded(self: Any, request: Any) -> Any:
-        if (limit := _body_limit.get()) is None:
+        if (limit := _call_limit.get()) is None:
             return await handle(self, request)
+        limit.check_request()
         request.headers["Accept-Encoding"] = "identity"
         response = await handle(self, request)
+        limit.note_answer(is_redirect=response.has_redirect_location)
+        response.headers["X-Should-Retry"] = "false"  # read by OpenAI's SDK
         encoding = response.headers.get("Content-Encoding", "").strip().lower()
         response.stream = BoundedBody(response.stream, limit, encoding)
         return response

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Price, TokenUsage
-from agent.llm.litellm_model import BodyLimit, address_for, key_for, load_litellm, require_litellm
+from agent.llm.litellm_model import CallLimit, address_for, key_for, load_litellm, require_litellm
 from agent.llm.model_client import UsageRecorder
 from agent.llm.provider_errors import map_provider_error
 from gateway.errors import InvalidModelReply, ModelFailed, ModelRefused, ModelTimeout
@@ -17,6 +17,8 @@ from gateway.events import PlatformAccount
 from gateway.ports.metrics import MetricsRecorder
 
 T = TypeVar("T")
+
+_MOST_BYTES = 10_000_000  # of an answer that is text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class MediaModel:
         *,
         purpose: str,
         seconds: float,
-        most_bytes: int = 0,
+        most_bytes: int = _MOST_BYTES,
         api_base: str = "",
         api_key: str = "",
         proxy: str = "",
@@ -54,7 +56,7 @@ class MediaModel:
     ) -> None:
         """Ask the model *name* (as litellm names it) at *api_base*, for at most *seconds*.
 
-        An answer of more than *most_bytes* is not read to its end; 0 = no limit. *purpose* is that of the usage rows.
+        An answer of more than *most_bytes* is not read to its end. *purpose* is that of the usage rows.
         Raises SettingsError if litellm is not installed.
         """
         require_litellm(name)
@@ -97,7 +99,7 @@ class MediaModel:
         price: Price | None = None if estimate.usd is None else lambda _: estimate.usd
         call = await self._recorder.begin_call(request, self.name, price)
         outcome, spent, was_refused = "failed", None, False
-        limit = BodyLimit(self._most_bytes)
+        limit = CallLimit(self._most_bytes)
         try:
             litellm = await self.load()
             async with asyncio.timeout(self._seconds):
@@ -116,8 +118,8 @@ class MediaModel:
         except TimeoutError:
             raise ModelTimeout(f"{self.name}: no answer within {self._seconds:.0f} seconds") from None
         except Exception as error:  # noqa: BLE001 - the provider's boundary: litellm raises whatever its providers do
-            if limit.is_exceeded:
-                raise InvalidModelReply(f"{self.name}: {limit.reason}") from None
+            if limit.fault:
+                raise InvalidModelReply(f"{self.name}: {limit.fault}") from None
             failed = map_provider_error(error, self.name, datetime.now(UTC))
             was_refused = isinstance(failed, ModelRefused)
             raise failed from None

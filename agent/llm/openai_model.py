@@ -112,6 +112,25 @@ def is_priced(model: str) -> bool:
     return False
 
 
+def picture_price(model: str, size: str, quality: str) -> float | None:
+    """Return the most US dollars of a picture in the table; None if it has no price. Blocks for some milliseconds.
+
+    Without a *quality* a provider may choose its best one.
+    """
+    provider, _, name = model.rpartition("/")
+    shown = (size or "1024x1024").replace("x", "-x-")
+    width, height = map(int, (size or "1024x1024").split("x"))
+    qualities = (quality,) if quality else ("", "standard", "low", "medium", "high")
+    beginnings = [f"{each}/{shown}/" if each else f"{shown}/" for each in qualities]
+    table, found = _read_table(), list[float]()
+    for key in (*(f"{each}{name}" for each in beginnings), model, name):
+        entry = _find_entry(table, f"{provider}/{key}" if provider not in ("", "openai") and key != model else key)
+        amounts = {"input_cost_per_image": 1, "output_cost_per_image": 1, "input_cost_per_pixel": width * height}
+        prices = [entry[each] * amount for each, amount in amounts.items() if isinstance(entry.get(each), int | float)]
+        found += [max(prices)] if any(prices) else []
+    return max(found, default=None)
+
+
 def _read_table() -> bytes:
     spec = find_spec("litellm")  # finds it without running it
     if spec is None or spec.origin is None:

@@ -487,6 +487,7 @@ class PrivacyFacts:
 
     models: tuple[str, ...] = ()  # remote models that receive conversations
     listens: str = ""  # the model that receives voice messages
+    draws: str = ""  # the model that receives the descriptions of pictures
     speaks: str = ""  # the model that receives answers to them, to read them out
     embeds: str = ""  # the model that receives texts for vector search
     retention_days: int = 0  # 0 = no limit

@@ -143,7 +143,8 @@ def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> C
     if facts.is_untyped and not rule.is_for_untyped:
         return CallVerdict("not allowed here: no message of a person started this turn", RefusalRule.UNTYPED)
     if facts.exceeded_limit:
-        text = f"not run: the limit of {facts.exceeded_limit} {tool.kind} calls a day is reached for this person"
+        counted = f"{facts.exceeded_limit} {tool.capped_as or tool.kind} calls"
+        text = f"not run: the limit of {counted} a day is reached for this person"
         return CallVerdict(text, RefusalRule.CAP)
     if facts.allowed_schema:
         is_same = facts.allowed_schema == digest_schema(tool.schema)

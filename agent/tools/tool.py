@@ -59,6 +59,7 @@ class ResultFile:
 
     name: str
     data: bytes = field(repr=False)
+    caption: str = ""  # what it shows, for those who cannot see it
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +280,8 @@ class Tool:
     page: int  # characters of a result that the model sees at once
     gives: tuple[str, ...]  # which abilities of `toolbox.ABILITIES` somebody has through it
     is_personal: bool = False  # acts as the turn's person elsewhere: nobody else may allow a call
+    capped_as: str = ""  # the daily cap on its calls; "" = that of its kind
+    costs: str = ""  # US dollars of a call, as a question shows them; "?" = an unknown price, "" = no price of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,6 +309,8 @@ def tool(
     page: int = 12_000,
     gives: Sequence[str] = (),
     name: str = "",
+    capped_as: str = "",
+    costs: str = "",
 ) -> Callable[[Callable[..., Awaitable[str | ToolResult]]], Tool]:
     """Make a tool of an async function; the fields are those of `Tool`.
 
@@ -340,6 +345,8 @@ def tool(
             timeout=timeout,
             page=page,
             gives=tuple(gives),
+            capped_as=capped_as,
+            costs=costs,
         )
 
     return decorate

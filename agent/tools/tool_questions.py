@@ -86,6 +86,7 @@ class ToolQuestion:
     can_last: bool = False  # a yes may hold for 30 days
     is_for_owner: bool = False  # asked in an owner's direct chat, and decided by owners
     is_personal: bool = False  # decided by the sender alone, whose login elsewhere it uses
+    costs: str = ""  # US dollars of the call; "?" = an unknown price, "" = none of its own
     seconds: int = int(LIFETIME.total_seconds())  # until it lapses
 
     @property
@@ -129,6 +130,9 @@ class ToolQuestion:
         ]
         if self.attached:
             lines[1] = translate("tools.attached", language, name=self.file_name)
+        if self.costs:
+            is_known = self.costs != "?"
+            lines.append(translate("tools.costs" if is_known else "tools.costs_unknown", language, usd=self.costs))
         what = format_subject(self.tool, self.subject)
         if self.offers_yes:
             lines.append(translate("tools.about_yes", language, button=translate("tools.days", language), what=what))

@@ -240,6 +240,16 @@ class Toolbox:
         found = self._find(call)
         return None if found is None else found.kind
 
+    def capped_as(self, call: ToolCall) -> str | None:
+        """Return the name of the daily cap on the called tool; None for an unknown one."""
+        found = self._find(call)
+        return None if found is None else found.capped_as or found.kind
+
+    def costs_of(self, call: ToolCall) -> str:
+        """Return what a call of the tool costs, as `Tool.costs`."""
+        found = self._find(call)
+        return "" if found is None else found.costs
+
     def batches(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
         """Yield *calls* in order: those that only read as one batch, which may run side by side, others alone."""
         for is_reading, group in itertools.groupby(calls, key=self._is_reading):

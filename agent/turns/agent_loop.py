@@ -462,7 +462,7 @@ class AgentLoop:
         send, notes = turn.bind_files(self._outgoing, effects), list[str]()
         for file in files:
             try:
-                sent = await send.send_bytes(file.name, file.data)
+                sent = await send.send_bytes(file.name, file.data, file.caption)
                 notes.append(f"({sent.name}, {format_size(sent.size)}, will be sent with your answer)")
             except ToolFailed as error:
                 notes.append(f"(a file of the result is not sent: {error})")

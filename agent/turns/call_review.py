@@ -59,7 +59,7 @@ class CallReviewer:
         decisions = await self._decisions_about(turn, call)
         # From here on nothing waits until the call is counted, where one gateway counts: calls that run side by side
         # stay below the cap. Of several gateways, the count itself says whether the call still may run.
-        kind, facts = toolbox.kind_of(call), self._facts(turn, call, decisions)
+        kind, facts = toolbox.capped_as(call), self._facts(turn, call, decisions)
         verdict = toolbox.review(call, facts)
         if kind is not None and not verdict.refusal and verdict.question is None:
             exceeded = await self._caps.count_tool_call(
@@ -87,7 +87,7 @@ class CallReviewer:
 
     def _facts(self, turn: Turn, call: ToolCall, decisions: Mapping[tuple[str, str, str], bool]) -> CallFacts:
         allowed = turn.allowed
-        kind = turn.profile.toolbox.kind_of(call)
+        kind = turn.profile.toolbox.capped_as(call)
         exceeded = (
             None if kind is None else self._caps.exceeded_tool_cap(kind, turn.accounts, call=turn.draft.call_key(call))
         )
@@ -149,6 +149,7 @@ class CallReviewer:
             can_last=verdict.can_last,
             is_for_owner=verdict.is_for_owner,
             is_personal=verdict.is_personal,
+            costs=toolbox.costs_of(call),
             seconds=int(lifetime.total_seconds()),
             at=self._now().isoformat(timespec="seconds"),
         )

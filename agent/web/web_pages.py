@@ -74,6 +74,10 @@ class WebPages:
                 self._cache[key] = found
         return found
 
+    async def fetch_bytes(self, url: str) -> bytes:
+        """Return the bytes at *url*, which a server named. Raises ToolFailed."""
+        return (await self._fetch(url)).body
+
     async def client(self) -> PublicHttpClient:
         """Return the client that all fetches and searches share."""
         if self._client is None:

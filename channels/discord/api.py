@@ -134,11 +134,11 @@ class DiscordApi:
         *,
         nonce: str,
         reply_to: str = "",
-        file: tuple[str, bytes] | None = None,
+        file: tuple[str, bytes, str] | None = None,
         components: Sequence[Mapping[str, Any]] = (),
         calls: str = "",
     ) -> str:
-        """Post *text* and *file* (name, bytes) once per *nonce* and return the message's id.
+        """Post *text* and *file* (name, bytes, description) once per *nonce* and return the message's id.
 
         *components* are shown below a text without a file. The mention of the user *calls* notifies; no other does.
         """
@@ -149,7 +149,7 @@ class DiscordApi:
                 message_id=int(reply_to), channel_id=int(chat), fail_if_not_exists=False
             ).to_message_reference_dict()
         if file is not None:
-            extras["file"] = discord.File(BytesIO(file[1]), filename=file[0])
+            extras["file"] = discord.File(BytesIO(file[1]), filename=file[0], description=file[2] or None)
         try:
             # The library's own method would parse the whole response; only the id is needed.
             with (

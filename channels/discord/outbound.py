@@ -23,12 +23,15 @@ from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefu
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.net.connector import connector
+from gateway.text import sanitize
 
 if TYPE_CHECKING:
     from gateway.store.attachment_store import AttachmentStore
 
 
 log = structlog.get_logger(__name__)
+
+_DESCRIPTION = 1_024  # characters of a picture's description
 
 
 class DiscordOutbound:
@@ -87,7 +90,7 @@ class DiscordOutbound:
     async def _chat(self, part: MessagePart) -> str:
         return await (self._api.direct(part.visible_to) if part.visible_to else self._threads.chat_of(part.key))
 
-    async def _post(self, part: MessagePart, chat: str, text: str, file: tuple[str, bytes] | None) -> str:
+    async def _post(self, part: MessagePart, chat: str, text: str, file: tuple[str, bytes, str] | None) -> str:
         limit = self._file_limit(chat)
         if file is not None and len(file[1]) > limit:
             raise SendRefused(f"the file is larger than the {limit >> 20} MiB that Discord takes there")
@@ -99,7 +102,7 @@ class DiscordOutbound:
             chat, text, nonce=part.id, reply_to=reply_to, file=file, components=below, calls=part.calls
         )
 
-    async def _send_privately(self, part: MessagePart, text: str, file: tuple[str, bytes] | None) -> str:
+    async def _send_privately(self, part: MessagePart, text: str, file: tuple[str, bytes, str] | None) -> str:
         """Send a part that one user may see as a direct message; if they accept none, post a line with a hint."""
         try:
             return await self._api.post(await self._api.direct(part.visible_to), text, nonce=part.id, file=file)
@@ -121,8 +124,12 @@ class DiscordOutbound:
         if not part.reply_to:
             self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")
 
-    async def _file(self, part: MessagePart) -> tuple[str, bytes] | None:
-        return None if part.file is None else (part.file.name or "file", await read_file(part, self._blobs))
+    async def _file(self, part: MessagePart) -> tuple[str, bytes, str] | None:
+        """Return the name, bytes and description of a part that is a file."""
+        if part.file is None:
+            return None
+        words = sanitize(part.file.caption)[:_DESCRIPTION] if part.file.kind == "image" else ""
+        return (part.file.name or "file", await read_file(part, self._blobs), words)
 
 
 # -- sent lookup -----------------------------------------------------------------------------------

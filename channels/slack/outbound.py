@@ -33,7 +33,7 @@ from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFail
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports.channel import ChatActivity
-from gateway.text import render_plain
+from gateway.text import render_plain, sanitize
 
 if TYPE_CHECKING:
     from gateway.store.attachment_store import AttachmentStore
@@ -393,6 +393,7 @@ async def _search(api: SlackApi, part: MessagePart, matches: Matches) -> str:
 
 
 UPLOAD_LIMIT = 100_000_000  # bytes of one file
+_ALT = 1_000  # characters of a picture's description
 UPLOAD_SCOPE = "files:write"
 _CHUNK = 64 * 1024
 _REDIRECTS = 3
@@ -467,7 +468,10 @@ class SlackFiles:
     async def send(self, part: MessagePart, file: Attachment, *, mark: str) -> str:
         """Share *file*, with *mark* above it, in the part's chat and return its id; raise SendFailed."""
         data = await load_file(part, self._blobs, limit=UPLOAD_LIMIT)
-        ticket = await self._api.ask("files.getUploadURLExternal", filename=file.name, length=str(len(data)))
+        described = {"alt_txt": sanitize(file.caption)[:_ALT]} if file.kind == "image" and file.caption else {}
+        ticket = await self._api.ask(
+            "files.getUploadURLExternal", filename=file.name, length=str(len(data)), **described
+        )
         file_id = str(ticket["file_id"])
         await self._api.upload(str(ticket["upload_url"]), data)
         uploads, upload = await self._load(), (file_id, datetime.now(UTC).isoformat())

@@ -298,6 +298,8 @@ def shown_file(file: Attachment) -> Frame:
     fields: dict[str, Any] = {"name": sanitize(file.name) or "file", "size": file.size}
     if file.media_type in PICTURES and file.size <= LARGEST_PICTURE:
         fields["is_picture"] = True
+        if file.caption:
+            fields["alt"] = sanitize(file.caption)
     elif file.media_type in SOUNDS and file.size <= LARGEST_SOUND:
         fields["is_sound"] = True
     return fields

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import structlog
 
 from agent.base.scopes import account_of, chat_scope, scope_of
+from agent.llm.openai_model import picture_price
 from agent.skills.skill_library import SkillLibrary
 from agent.tools.rights import OperatorRights
 from agent.tools.tool import AskRule, Tool
@@ -20,6 +21,7 @@ from agent.turns.chat_profiles import (
     stored_guild,
 )
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
+from gateway.app.models import build_media_model
 from gateway.channel import SupportsCommandPrefix
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
@@ -140,6 +142,8 @@ def _chat(scope: str) -> SessionKey | None:
 def list_disabled_tools(settings: Settings) -> Mapping[str, str]:
     """Return the reasons of all tools that are off, by name."""
     web, disabled = settings.tools.web, dict(disabled_tools(settings.tools))
+    if not settings.tools.draw.model:
+        disabled["draw"] = "no picture model is chosen: set PARLOUR_TOOLS__DRAW__MODEL"
     if not web.fetch:
         disabled["web_fetch"] = "PARLOUR_TOOLS__WEB__FETCH is false"
     if not web.search:
@@ -172,6 +176,28 @@ def build_web_tools(settings: Settings) -> Sequence[Tool]:
     return tools
 
 
+def build_draw_tool(app: Runtime) -> list[Tool]:
+    """Return the tool `draw` if a picture model is set."""
+    settings = app.settings.tools.draw
+    if not settings.model:
+        return []
+    from agent.tools import draw_tool
+    from agent.web.web_pages import WebPages
+
+    entry, pages = settings.entry(app.settings.llm), WebPages(proxy=app.settings.proxy_address)
+    usd = settings.usd_per_picture
+    model = draw_tool.PictureModel(
+        build_media_model(
+            app, entry, purpose=draw_tool.PURPOSE, seconds=draw_tool.SECONDS, most_bytes=draw_tool.MOST_BYTES
+        ),
+        size=settings.size,
+        quality=settings.quality,
+        usd=picture_price(entry.model, settings.size, settings.quality) if usd is None else usd,
+        fetch=pages.fetch_bytes,
+    )
+    return [draw_tool.build_draw_tool(model)]
+
+
 def open_search_engine(settings: Settings, pages: WebPages) -> SearchEngine:
     """Return the configured engine over the client of *pages*; raise SettingsError if something is missing for it."""
     from agent.web.search_engines import SearchAccess, load_engine
@@ -187,7 +213,7 @@ def build_profiles(app: Runtime) -> ChatProfiles:
     result_chars = app.settings.agent.max_tool_result_chars
     disabled = disabled_tools(app.settings.tools)
     entries = [each for each in load_entry_points(GROUP) if each.name not in disabled]
-    tools = (*app.plugins.tools, *build_web_tools(app.settings))
+    tools = (*app.plugins.tools, *build_web_tools(app.settings), *build_draw_tool(app))
     rights = {name: _rights(rule) for name, rule in app.settings.tools.rights.items()}
     toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=app.meter, rights=rights)
     chats, people = app.chats, app.store.people

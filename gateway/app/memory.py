@@ -269,6 +269,7 @@ def build_privacy(app: Runtime) -> PrivacyService:
         models=tuple(each.name for each in app.plugins.models) or configured_models(settings),
         listens=settings.llm.transcription_model,
         speaks=settings.speech.model,
+        draws=settings.tools.draw.model,
         embeds=vectors.embedding_model if vectors.enabled else "",
         retention_days=settings.memory.retention_days,
         has_uploads=any(block.traits.has_uploads for block in settings.channels.values()),

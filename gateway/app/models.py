@@ -182,7 +182,7 @@ def unknown_fallbacks(llm: LlmSettings) -> tuple[str, ...]:
 
 
 def build_media_model(
-    app: Runtime, entry: ModelSettings, *, purpose: str, seconds: float, most_bytes: int = 0
+    app: Runtime, entry: ModelSettings, *, purpose: str, seconds: float, most_bytes: int = 10_000_000
 ) -> MediaModel:
     """Return a model for sound or pictures; raise SettingsError without litellm."""
     return MediaModel(
@@ -236,6 +236,7 @@ def build_caps(app: Runtime) -> UsageCapTracker:
     """Build the tracker of caps, with the limits of the settings, chats and people."""
     settings = app.settings
     caps, quotas = settings.caps, PersonQuotas(app.store.access)
+    tool_limits = caps.tools.model_dump(exclude=None if settings.tools.draw.model else {"draw"})  # /usage names each
 
     def limits(sender: CappedSender) -> CapLimits:
         own, chat = sender.caps, sender.chat_caps
@@ -257,7 +258,7 @@ def build_caps(app: Runtime) -> UsageCapTracker:
         now=app.now,
         meter=app.meter,
         refusals=app.refusals,
-        tool_limits=settings.caps.tools.model_dump(),
+        tool_limits=tool_limits,
         store_row=app.store.journal.spend,
         shared_caps=app.store.shared_caps,
     )

@@ -254,11 +254,12 @@ def check_model(context: CheckContext) -> Iterator[Finding]:
 
 
 def models_without_key(settings: Settings, environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the models for sound that have no key, no address and no variable of their provider, by their setting."""
-    llm, speech = settings.llm, settings.speech
+    """Return the models for sound and pictures without key, address and variable of their provider, by setting."""
+    llm, speech, draw = settings.llm, settings.speech, settings.tools.draw
     entries = {
         "PARLOUR_LLM__TRANSCRIPTION_MODEL": llm.entry(llm.transcription_model) if llm.transcription_model else None,
         "PARLOUR_SPEECH__MODEL": speech.entry(llm) if speech.model else None,
+        "PARLOUR_TOOLS__DRAW__MODEL": draw.entry(llm) if draw.model else None,
     }
     missing: dict[str, str] = {}
     for setting, entry in entries.items():
@@ -284,6 +285,8 @@ def check_sound_models(context: CheckContext) -> Iterator[Finding]:
     for setting, model in missing.items():
         if not context.status:  # a gateway that runs says it itself, by its own environment
             yield warn(keyless_line(setting, model), "model", "key")
+    if (draw := context.settings.tools.draw).model and "PARLOUR_TOOLS__DRAW__MODEL" not in missing:
+        yield ok(f"{draw.model} draws pictures", "model", "draw")
     speech = context.settings.speech
     if speech.model and "PARLOUR_SPEECH__MODEL" not in missing:
         yield ok(f"{speech.model} reads answers to voice messages out, as {speech.voice}", "model", "speech")

@@ -23,7 +23,7 @@ BLOCK_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
 PAGE, TERMINAL = "web", "console"  # names and kinds of the two channels that every installation has
 ALWAYS_THERE = (PAGE, TERMINAL)
 API = "api"
-_BUILT_TOOLS = frozenset({"skill", "web_fetch", "web_search"})  # built from settings, without entry points
+_BUILT_TOOLS = frozenset({"draw", "skill", "web_fetch", "web_search"})  # built from settings, without entry points
 
 # Ids of a kind that says nothing about its own.
 _ANY_ID = r"[A-Za-z0-9][A-Za-z0-9._@+-]*|[@!#$][A-Za-z0-9._=/+-]+:[A-Za-z0-9._:-]+"  # also @ann:example.org

@@ -316,6 +316,14 @@ class SpeechSettings(MediaModelSettings):
     usd_per_million_characters: Dollars | None = None  # None = what litellm's table says
 
 
+class DrawSettings(MediaModelSettings):
+    """The tool `draw`."""
+
+    size: Annotated[str, Field(pattern=r"^([1-9]\d{1,4}x[1-9]\d{1,4})?$")] = "1024x1024"  # empty = the model's own
+    quality: Annotated[str, Field(max_length=20)] = ""  # as the provider names it; empty = its own
+    usd_per_picture: Dollars | None = None  # None = the most that litellm's table says
+
+
 class ToolRightsSettings(FrozenModel):
     """Least role, chats and approval of a tool or a kind of tools; None = as the tool says."""
 
@@ -341,6 +349,7 @@ class ToolSettings(FrozenModel):
     reminders: bool = True  # the tools that set reminders, and sending them
     skills: Annotated[str, Field(min_length=1, max_length=4_096)] = "skills"  # their folder, relative to the home
     tasks: TaskSettings = TaskSettings()
+    draw: DrawSettings = DrawSettings()
     rights: Mapping[str, ToolRightsSettings] = Field(default={})  # by kind or name of tools
     login_key: LoginKey | None = None  # seals people's logins at services; `parlour mcp login` makes it
 
@@ -374,6 +383,7 @@ class ToolCapSettings(FrozenModel):
 
     web: Annotated[int, Field(ge=0)] = 200
     act: Annotated[int, Field(ge=0)] = 50
+    draw: Annotated[int, Field(ge=0)] = 20
 
 
 class CapSettings(FrozenModel):

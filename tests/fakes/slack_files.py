@@ -24,6 +24,7 @@ class KeptFile:
     kind: str = "application/octet-stream"
     length: int = 0
     is_there: bool = True
+    alt: str = ""  # what describes a picture
     shares: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
 
@@ -99,6 +100,7 @@ class FileShelf(SlackWorkspace):
             raise SlackError("invalid_arguments")
         length = int(arguments["length"])
         file = KeptFile(f"F{next(self._numbers):08d}", arguments["filename"], length=length, is_there=False)
+        file.alt = str(arguments.get("alt_txt", ""))
         self.files[file.id] = file
         return {"upload_url": f"{self.base}/upload/{file.id}", "file_id": file.id}
 

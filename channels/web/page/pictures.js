@@ -46,7 +46,7 @@ export class Pictures {
     button.className = "thumbnail";
     button.setAttribute("aria-label", this.words.picture_open.replace("{name}", file.name));
     const picture = document.createElement("img");
-    picture.alt = "";
+    picture.alt = file.alt ?? "";
     picture.loading = "lazy";
     picture.decoding = "async";
     picture.src = address;
@@ -59,7 +59,7 @@ export class Pictures {
   open(file, address) {
     const picture = this.viewer.querySelector("img");
     picture.src = address;
-    picture.alt = file.name;
+    picture.alt = file.alt ?? file.name;
     const link = this.viewer.querySelector("a");
     link.textContent = file.name;
     link.href = address;

@@ -245,7 +245,7 @@ async def test_the_tools_are_what_the_settings_say(tmp_path: Path) -> None:
 async def test_what_the_tools_take_of_every_prompt() -> None:
     """All that we install, with a search engine: at most 1,800 tokens by our own estimate."""
     environment = {"PARLOUR_TOOLS__WEB__SEARCH": "brave", "PARLOUR_TOOLS__WEB__SEARCH_KEY": "k"}
-    environment |= {"PARLOUR_TOOLS__TASKS__ENABLED": "true"}
+    environment |= {"PARLOUR_TOOLS__TASKS__ENABLED": "true", "PARLOUR_TOOLS__DRAW__MODEL": "openai/gpt-image-1"}
     model = HeldScriptModel("hello")
     async with gateway(model=model, environment=environment) as parlour:
         await parlour.app.memory.workspaces.of(SCOPE).create("a.md", b"a", is_untrusted=False)
@@ -255,6 +255,7 @@ async def test_what_the_tools_take_of_every_prompt() -> None:
     assert len(tools) >= 18
     assert 80 < estimate_messages([tools.pop("task")]) <= 120  # off until the operator turns it on
     assert 40 < estimate_messages([tools.pop("files_search")]) <= 80  # only where there are files
+    assert 50 < estimate_messages([tools.pop("draw")]) <= 75  # off until the operator sets its model
     assert 1_500 < estimate_messages(tools.values()) <= 1_800
 
 

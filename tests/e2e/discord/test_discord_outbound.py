@@ -367,6 +367,7 @@ async def test_a_file_is_sent_once_with_its_caption(discord: DiscordServer, serv
     assert list_posted_files(discord) == [("*The* chart, @everyone: https://a.example", PICTURE)]
     body = next(each.body for each in discord.requests if each.method == "POST" and each.kind == "messages")
     assert (body["nonce"], body["enforce_nonce"], body["flags"] & 4) == (part.id, True, 4)
+    assert [each["description"] for each in body["attachments"]] == ["*The* chart, @everyone: https://a.example"]
     assert body["allowed_mentions"] == {"parse": [], "replied_user": False}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
@@ -45,6 +47,16 @@ async def test_a_file_stands_in_its_thread_with_its_caption() -> None:
         assert receipt.message_id == file["id"]
         await up.server.until(lambda: len(up.server.acks) == 1)
         assert up.services.deliveries == []
+
+
+async def test_a_picture_is_described_for_those_who_cannot_see_it() -> None:
+    """The caption is the picture's alternative text, as it stands; other files have none."""
+    async with slack() as up:
+        part = file_part(DM, caption="a *red* fox")
+        assert part.file is not None
+        await up.channel.send(part)
+        await up.channel.send(replace(part, id=f"{TURN}.2.2", file=replace(part.file, kind="image")))
+        assert [file.alt for file in up.server.files.values()] == ["", "a *red* fox"]
 
 
 async def test_an_address_in_a_caption_is_not_fetched() -> None:
