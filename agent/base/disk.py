@@ -276,3 +276,10 @@ def decode_text(data: bytes, *, errors: str = "strict") -> str:
         except UnicodeDecodeError:
             text = data.decode("cp1252", errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def error_reason(error: OSError | ValueError) -> str:
+    """Return an error message without paths or user text."""
+    if not isinstance(error, OSError):
+        return type(error).__name__
+    return error.strerror or (os.strerror(error.errno) if error.errno else type(error).__name__)

@@ -62,7 +62,7 @@ from agent.memory.update.conversation_updates import (
     UpdatePrompt,
 )
 from agent.memory.update.dream_phases import DREAM_JOBS
-from agent.memory.update.dreamer import DreamApplier, Dreamer, DreamNotifier, DreamSchedule, DreamService
+from agent.memory.update.dreamer import DreamApplier, Dreamer, DreamSchedule, DreamService
 from agent.reminders.reminder import reminders_in
 from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
@@ -296,7 +296,9 @@ def build_dreamer(app: Runtime) -> Dreamer:
             staging=memory.staging,
             now=now,
         ),
-        notifier=DreamNotifier(records=store.records, session=store.journal.session, now=now, sign=app.command_prefix),
+        records=store.records,
+        session=store.journal.session,
+        sign=app.command_prefix,
         writing=memory.jobs.writing,
         zone=app.locales.zone,
         now=now,

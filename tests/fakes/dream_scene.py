@@ -15,7 +15,7 @@ from agent.memory.editing.text_operations import EDIT_MEMORY
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.update.dream_phases import DREAM
-from agent.memory.update.dreamer import DreamApplier, Dreamer, DreamNotifier, DreamRequester
+from agent.memory.update.dreamer import DreamApplier, Dreamer, DreamRequester
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.journal import Job, SessionRow, TurnRecord
 from gateway.ports.memory import DocumentChange, HistoryEntry
@@ -181,7 +181,8 @@ class DreamScene:
                 now=lambda: self.now,
                 disk=disk,
             ),
-            notifier=DreamNotifier(records=self.records, session=session, now=lambda: self.now),
+            records=self.records,
+            session=session,
             writing=asyncio.Lock(),
             zone=lambda _: "Europe/Berlin",
             now=lambda: self.now,

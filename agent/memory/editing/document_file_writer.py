@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from agent.base.disk import Disk, decode_text, wait_for_thread
+from agent.base.disk import Disk, decode_text, error_reason, wait_for_thread
 from agent.base.locks import KeyLocks
 from agent.base.scopes import list_scopes, scope_folder
 from agent.base.transcript_lines import decode
@@ -420,7 +420,7 @@ class DocumentFileWriter:
 
     def _note_outage(self, scope: str, error: OSError | ValueError) -> None:
         """Try the scope again later and later; an outage is logged once when it begins."""
-        outage, reason = self._failing.get(scope), _reason(error)
+        outage, reason = self._failing.get(scope), error_reason(error)
         if outage is None:
             log.error("document_files.cannot_write", scope=scope, error=reason)
         pause = _FIRST_PAUSE if outage is None else min(outage.pause * 2, _LONGEST_PAUSE)
@@ -614,10 +614,3 @@ def _decode(data: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text
-
-
-def _reason(error: OSError | ValueError) -> str:
-    """Return an error message without paths or user text."""
-    if not isinstance(error, OSError):
-        return type(error).__name__
-    return error.strerror or type(error).__name__

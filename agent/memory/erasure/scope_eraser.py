@@ -227,8 +227,8 @@ class ScopeEraser:
                 is_theirs = {job.payload.get("by"), job.payload.get("person")} & member.accounts
                 if is_theirs or job.payload.get("sender") in member.ids:
                     await self.storage.jobs.finish(job)
-            await member.clear_results()
-            is_changed = await member.clear_raw() or is_changed
+            await self.storage.files.remove(scope, FileKind.RESULT)  # whose call it was is not recorded there
+            is_changed = bool(await clear_raw(self.storage.history, scope, ALL, member.is_sender)) or is_changed
             await self.storage.settle_history(scope)
             is_changed = bool(await self.storage.staging.erase_members(scope, member.accounts)) or is_changed
             if is_changed:
@@ -293,15 +293,8 @@ class GroupMember:
             await self.storage.files.remove(self.scope, FileKind.TEXT)
         return is_author
 
-    async def clear_raw(self) -> bool:
-        """Blank the member's messages that have no summary; return False if none exist."""
-        return bool(await clear_raw(self.storage.history, self.scope, ALL, self._is_sender))
-
-    async def clear_results(self) -> None:
-        """Remove the results of tools: whose call it was is not recorded there."""
-        await self.storage.files.remove(self.scope, FileKind.RESULT)
-
-    def _is_sender(self, line: Line) -> bool:
+    def is_sender(self, line: Line) -> bool:
+        """Return True if *line* is a message of the member."""
         by = line.get("by")
         return isinstance(by, Mapping) and by.get("id") in self.ids
 
@@ -310,7 +303,7 @@ class GroupMember:
         turns: set[str] = set()
 
         def is_own_turn(line: Line) -> bool:
-            if self._is_sender(line):
+            if self.is_sender(line):
                 turns.add(str(line.get("turn")))
             return kind_of(line) in _TEXT_KINDS and line.get("turn") in turns
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,12 +12,12 @@ from agent.base.transcript_lines import FORGOTTEN, decode, encode, kind_of, with
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
 from agent.memory.erasure.phrase_matcher import PhraseMatcher, contains_text, extract_texts, packed_parts
+from agent.memory.history.history_files import drop_sentences, sentences
 from agent.memory.search.tokenizer import PLAIN
 from gateway.ports.journal import Line
 
 LONGEST = 500  # characters of a request
 _EXCERPT = 160  # characters
-_SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 _TEXT_FIELDS = {
     "message": ("content",),
     "command": ("content", "reply"),
@@ -148,7 +147,7 @@ def matching_excerpt(value: object, pattern: ErasurePattern) -> str:
         return next((found for each in value if (found := matching_excerpt(each, pattern))), "")
     if not isinstance(value, str) or not pattern.in_text(value):
         return ""
-    flat = " ".join(next((each for each in _SENTENCE.split(value) if pattern.in_text(each)), value).split())
+    flat = " ".join(next((each for each in sentences(value) if pattern.in_text(each)), value).split())
     at = max(flat.lower().find(each) for each in pattern.matcher.words or [""])
     start = max(0, at - _EXCERPT // 3) if at > _EXCERPT // 2 else 0
     end = start + _EXCERPT
@@ -159,15 +158,8 @@ def without_sentences(text: str, pattern: ErasurePattern) -> str:
     """Return *text* without the sentences and lines that contain the words; FORGOTTEN if nothing is left."""
     if not pattern.in_text(text):
         return text
-    pieces = _SENTENCE.split(text)
-    gaps = _SENTENCE.findall(text)
-    kept: list[str] = []
-    for n, piece in enumerate(pieces):
-        if not pattern.in_text(piece):
-            kept.append(piece + (gaps[n] if n < len(gaps) else ""))
-    left = "".join(kept).strip()
-    # The words may span two sentences.
-    return left if left and not pattern.in_text(left) else FORGOTTEN
+    left = drop_sentences(text, pattern.in_text)
+    return FORGOTTEN if pattern.in_text(left) else left  # the words may span two sentences
 
 
 def without_words(

@@ -303,7 +303,7 @@ async def remove_lines(history: SqlHistory, scope: str, name: str, removed: Coll
         if name == HISTORY_JSONL:
             line = dict(decode(body) or {})
             content = str(line.get("content", ""))
-            left = _remove_sentences(content, targets)
+            left = drop_sentences(content, lambda piece: piece.strip() in targets)
             return body if left == content else encode({**line, "content": left})
         lines = body.decode("utf-8", "replace").splitlines(keepends=True)
         kept = "".join(line for line in lines if line.strip() not in targets)
@@ -312,13 +312,11 @@ async def remove_lines(history: SqlHistory, scope: str, name: str, removed: Coll
     await history.rewrite(scope, change)
 
 
-def _remove_sentences(text: str, removed: Collection[str]) -> str:
-    """Return *text* without the sentences *removed*; unchanged when it has none of them."""
+def drop_sentences(text: str, is_gone: Callable[[str], bool]) -> str:
+    """Return *text* without the sentences and lines for which *is_gone* is True; FORGOTTEN if nothing is left."""
     pieces, gaps = _SENTENCE.split(text), [*_SENTENCE.findall(text), ""]
-    if not any(piece.strip() in removed for piece in pieces):
-        return text
-    left = "".join(piece + gap for piece, gap in zip(pieces, gaps, strict=True) if piece.strip() not in removed).strip()
-    return left or FORGOTTEN
+    kept = [piece + gap for piece, gap in zip(pieces, gaps, strict=True) if not is_gone(piece)]
+    return text if len(kept) == len(pieces) else "".join(kept).strip() or FORGOTTEN
 
 
 async def redact_history(

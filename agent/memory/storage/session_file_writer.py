@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import glob
-import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -27,7 +26,7 @@ import structlog
 from cachetools import LRUCache
 
 from agent.base import transcript_lines as build
-from agent.base.disk import Disk, save_corrupt, wait_for_thread
+from agent.base.disk import Disk, error_reason, save_corrupt, wait_for_thread
 from agent.base.scopes import list_scopes, scope_folder, transcript_path
 from agent.base.transcript_lines import encode
 from agent.memory.storage.transcript_files import archive_of, archive_path, read_head
@@ -408,7 +407,7 @@ class SessionFileWriter:
             try:
                 batch[session] = await self._prepare(transcript, own)
             except (OSError, ValueError) as error:
-                failed[session] = _reason(error)
+                failed[session] = error_reason(error)
         return done + await self._write_batch(batch.values(), failed)
 
     async def _prepare(self, transcript: _TranscriptName, records: Sequence[UnwrittenTurn]) -> _FileAppend:
@@ -448,7 +447,7 @@ class SessionFileWriter:
                     self._note_appended(each)
             except (OSError, ValueError) as error:
                 self._files.pop(each.path, None)
-                failed[each.transcript.session] = _reason(error)
+                failed[each.transcript.session] = error_reason(error)
             else:
                 done += each.seqs
                 if each.archive is not None:
@@ -544,7 +543,7 @@ class SessionFileWriter:
                     await wait_for_thread(asyncio.to_thread(self._remove, [found]))
                 await wait_for_thread(asyncio.to_thread(self._remove_rest, current, file.transcript))
         except (OSError, ValueError) as error:
-            failed[file.scope, str(file.key)] = _reason(error)
+            failed[file.scope, str(file.key)] = error_reason(error)
         else:
             await self._transcripts.drop_stale(file)
 
@@ -672,10 +671,3 @@ def _plain(raw: bytes) -> bytes:
     """Return a line as rows have it: earlier releases filled up blanked lines with spaces."""
     line = build.decode(raw)
     return raw if line is None else encode(line)[:-1]
-
-
-def _reason(error: OSError | ValueError) -> str:
-    """Return an error message without paths or user text."""
-    if not isinstance(error, OSError):
-        return type(error).__name__
-    return error.strerror or (os.strerror(error.errno) if error.errno else type(error).__name__)

@@ -96,6 +96,10 @@ class UpdateContext:
     now: Callable[[], datetime]
     token_limit: Callable[[], Awaitable[int]] = unlimited
 
+    async def messages(self, span: ConversationSpan) -> list[Line]:
+        """Return the messages of a span, fewer if some are missing."""
+        return await self.reader.messages(span.scope, span.key, span.transcript, span.start, span.end)
+
 
 class UpdatePrompt(Protocol):
     """A question to a model about a scope, and what its answer changes."""
@@ -189,7 +193,7 @@ class ConversationPrompt:
         whole = await self._archived_span(job) if prompt_of(job) == SUMMARISE else await self._window_span(job)
         if whole is None or isinstance(whole, RetryJobLater):
             return whole
-        messages = await self._messages(whole)
+        messages = await self.context.messages(whole)
         if len(messages) < whole.end - whole.start and job.attempts < FAILURES_BEFORE_RAW:
             return RetryJobLater(NOT_YET, "the transcript is not in its file yet")
         base = await self.consolidator.current_memory(whole.scope)
@@ -254,10 +258,7 @@ class ConversationPrompt:
             return None
         span = ConversationSpan(scope=job.scope, key=key, transcript=transcript, start=start, end=end)
         is_short = end - start <= _MOST_GREETINGS
-        return None if is_short and has_only_greetings(await self._messages(span)) else span
-
-    async def _messages(self, span: ConversationSpan) -> list[Line]:
-        return await self.context.reader.messages(span.scope, span.key, span.transcript, span.start, span.end)
+        return None if is_short and has_only_greetings(await self.context.messages(span)) else span
 
     # -- the question ------------------------------------------------------------------------------
 
@@ -455,7 +456,7 @@ class FlushPrompt:
         if await flusher.was_flushed(str(span.key), span.cycle):
             await self.go_on(job, is_applied=True)
             return None
-        messages = await self._messages(span)
+        messages = await self.context.messages(span)
         if len(messages) < span.end - span.start and job.attempts < _FLUSH_TRIES:
             return RetryJobLater(NOT_YET, "the transcript is not in its file yet")
         section: FlushSection | UnusableAnswer = UnusableAnswer(TOO_LONG)
@@ -481,9 +482,6 @@ class FlushPrompt:
         """Queue the compaction that waited for the flush."""
         if then := after_flush(job, self.context.now()):
             await self.context.jobs.put(then)
-
-    async def _messages(self, span: ConversationSpan) -> list[Line]:
-        return await self.context.reader.messages(span.scope, span.key, span.transcript, span.start, span.end)
 
     def _flusher(self, job: Job) -> MemoryFlusher:
         context, key = self.context, str(job.payload["key"])

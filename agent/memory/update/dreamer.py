@@ -219,33 +219,6 @@ class DreamRequester:
         return cls(**requester) if isinstance(requester, dict) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DreamNotifier:
-    """Puts a report into the outbox; the job's id makes that once."""
-
-    records: SqlTurnRecords
-    session: Callable[[SessionKey], Awaitable[SessionRow]]
-    now: Callable[[], datetime]
-    sign: Callable[[SessionKey], str] = lambda _: SLASH  # before a command's name in a chat
-
-    async def send_report(self, job: Job, requester: DreamRequester | None, report: DreamReport) -> None:
-        """Send the result of the job to its requester, if it has one."""
-        if requester is None:
-            return
-        key = SessionKey.parse(requester.key)
-        session = await self.session(key)
-        await send_job_report(
-            self.records,
-            job,
-            session,
-            sentence(report, ChatLanguage(requester.language, self.sign(key))),
-            at=self.now(),
-            reply_to=requester.reply_to,
-            visible_to=requester.visible_to,
-            chat_kind=ChatKind(requester.chat_kind),
-        )
-
-
 def sentence(report: DreamReport, language: str) -> str:
     """Return the text of the report."""
     if report.failed:
@@ -370,7 +343,8 @@ class Dreamer:
     jobs: SqlJobs
     model: ChatModel
     applier: DreamApplier
-    notifier: DreamNotifier
+    records: SqlTurnRecords
+    session: Callable[[SessionKey], Awaitable[SessionRow]]
     writing: asyncio.Lock
     zone: Callable[[str], str]
     now: Callable[[], datetime]
@@ -380,6 +354,7 @@ class Dreamer:
     max_batch_size: int = 20
     max_iterations: int = 10
     token_limit: Callable[[], Awaitable[int]] = unlimited  # tokens that a prompt may weigh
+    sign: Callable[[SessionKey], str] = lambda _: SLASH  # before a command's name in a chat
     _at_work: set[str] = field(default_factory=set)
 
     async def expect(self, scope: str) -> None:
@@ -427,7 +402,7 @@ class Dreamer:
         requester = DreamRequester.of(job)
         run = await self._resume(job.scope) or await self._begin(job.scope)
         if run is None:
-            await self.notifier.send_report(job, requester, DreamReport())
+            await self._send_report(job, requester, DreamReport())
             return None
         entries = await self._entries(job.scope, run)
         for n, dream_pass in enumerate(run.passes):
@@ -442,7 +417,7 @@ class Dreamer:
             is_applied = await self.history.dream_cursor(job.scope) >= run.to
             report = await self.applier.apply(job.scope, run, entries, stages=not is_applied)
             await self.history.advance_dream(job.scope, run.to)
-        await self.notifier.send_report(job, requester, report)
+        await self._send_report(job, requester, report)
         await drop_run(self.history, job.scope)
         if await self.history.after(job.scope, run.to, 1):
             await self.expect(job.scope)
@@ -489,7 +464,7 @@ class Dreamer:
         if requester is not None:
             log.warning("dream.failed", scope=job.scope, reason=why.reason)
             await self.expect(job.scope)
-            await self.notifier.send_report(job, requester, DreamReport(failed=True))
+            await self._send_report(job, requester, DreamReport(failed=True))
             return None
         failures = job.attempts + 1
         if failures <= _BACKS_OFF:  # then it was said; metrics go on counting
@@ -497,6 +472,22 @@ class Dreamer:
         if failures == _BACKS_OFF:
             log.warning("dream.backs_off", scope=job.scope, at_most=f"{_LONGEST_WAIT}")
         return RetryJobLater(self._wait(job.scope, failures), why.reason)
+
+    async def _send_report(self, job: Job, requester: DreamRequester | None, report: DreamReport) -> None:
+        """Send the result of the job to its requester, if it has one; the job's id makes that once."""
+        if requester is None:
+            return
+        key = SessionKey.parse(requester.key)
+        await send_job_report(
+            self.records,
+            job,
+            await self.session(key),
+            sentence(report, ChatLanguage(requester.language, self.sign(key))),
+            at=self.now(),
+            reply_to=requester.reply_to,
+            visible_to=requester.visible_to,
+            chat_kind=ChatKind(requester.chat_kind),
+        )
 
     def _wait(self, scope: str, failures: int) -> timedelta:
         """Return the delay after this many consecutive failures."""
