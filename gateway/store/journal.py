@@ -40,11 +40,10 @@ from gateway.store.database import Database
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.erased_words import ErasedWords, ErasureRunning, clear_texts, erasure_ids_of
 from gateway.store.inspection import LatePromises, Promise, ScheduledRun, TurnQuery, TurnSummary, TurnTrace
-from gateway.store.message_deletion import find_more
 from gateway.store.row_codec import advance_job, encode_advance, micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
 from gateway.store.suspects import SuspectHead
-from gateway.store.turn_commits import CommitEffect, EncodedCommit
+from gateway.store.turn_commits import CommitEffect, EncodedCommit, find_deleted_turns
 from gateway.store.usage import encode_usage, insert_usage, settle_usage
 
 log = structlog.get_logger(__name__)
@@ -334,7 +333,7 @@ class SqlJournal:
         deletion = new.deletion
         while deletion is not None:
             new = replace(new, deletion=deletion)
-            deletion = await self._engine.writer.submit(partial(find_more, record=commit.record, deletion=deletion))
+            deletion = await self._engine.writer.submit(partial(find_deleted_turns, record=commit.record, deletion=deletion))
         return new
 
     def _committed(self, lease: TurnLease, new: EncodedCommit, committed: CommitEffect) -> None:

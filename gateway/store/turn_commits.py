@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
-from gateway.ports.journal import MessageOutcome, TurnCommit, TurnLease, TurnRecord, UnwrittenTurn
+from gateway.ports.journal import Job, MessageOutcome, TurnCommit, TurnLease, TurnRecord, UnwrittenTurn
+from gateway.ports.memory import UNINDEX
 from gateway.store.access import insert_audit_entry
 from gateway.store.database import BURY, Database, QueryResult
 from gateway.store.erased_words import NO_OTHER_ERASURE, check_erasures
 from gateway.store.files import encode_texts, put_texts
 from gateway.store.inbox import enqueue, enqueue_reply
-from gateway.store.message_deletion import MessageDeletion, store_deletion
 from gateway.store.outbox import freeze_first, part_place
 from gateway.store.row_codec import (
     advance_job,
@@ -37,8 +37,9 @@ from gateway.store.row_codec import (
     write_part,
 )
 from gateway.store.session_queue import pending_note
+from gateway.store.transcripts import MAKE_STALE
 from gateway.store.usage import mark_cap_notices
-from gateway.text.json_lines import decode_lines, deleted_ids, encode_lines
+from gateway.text.json_lines import blank_message, decode_lines, deleted_ids, encode_lines, find_message
 
 _RECORD = (
     "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "
@@ -90,6 +91,22 @@ _ADVANCE = (
 )
 # A late pointer of a transcript that ended in another scope does not move the session.
 _NAME_SCOPE = "UPDATE session SET scope = ? WHERE key = ? AND scope != ? AND transcript = ?"
+
+_DELETION_SLICE = 128  # turns read in one operation
+_OF_CHAT = "SELECT seq, transcript, body FROM record WHERE scope = ? AND key = ? AND body IS NOT NULL"
+_NEXT_OF_CHAT = sql(_OF_CHAT, "AND seq > ? ORDER BY seq LIMIT ?")
+_ALL_BEHIND = sql(_OF_CHAT, "AND seq > ?")
+_ONE_OF_CHAT = sql(_OF_CHAT, "AND seq = ?")
+_SET_BODY = "UPDATE record SET body = ? WHERE scope = ? AND seq = ?"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDeletion:
+    """The messages that a commit deletes; they are in the turns *seqs* of its session, or behind *after*."""
+
+    mids: Collection[str]
+    seqs: Sequence[int] = ()
+    after: int = -(2**62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +339,7 @@ def _store_lines(database: Database, new: EncodedCommit) -> QueryResult:
     if new.texts:
         put_texts(database, quote(record.scope), new.texts, record.at)
     if new.deletion is not None:
-        store_deletion(database, record, new.deletion)
+        _store_deletion(database, record, new.deletion)
     return inserted
 
 
@@ -376,3 +393,47 @@ def unwritten(
             break
         after = page[-1].seq
     return tuple(found[:limit])
+
+
+# -- deleted messages ----------------------------------------------------------------------------------
+
+
+def find_deleted_turns(database: Database, record: TurnRecord, deletion: MessageDeletion) -> MessageDeletion | None:
+    """Return *deletion* with the turns of the next slice of the session; None at its end.
+
+    The turns are found before the transaction, so that it reads few rows: those, and the ones committed since.
+    """
+    chat = (quote(record.scope), write_key(record.key))
+    rows = database.execute(_NEXT_OF_CHAT, (*chat, deletion.after, _DELETION_SLICE)).fetchall()
+    if not rows:
+        return None
+    found = [seq for seq, _, body in rows if any(find_message(raw, deletion.mids) for raw in bytes(body).split(b"\n"))]
+    return MessageDeletion(deletion.mids, (*deletion.seqs, *found), rows[-1][0])
+
+
+def _store_deletion(database: Database, record: TurnRecord, deletion: MessageDeletion) -> None:
+    """Blank the messages, and queue the job that removes their files and what the search index has of them."""
+    scope, key = quote(record.scope), write_key(record.key)
+    rows: list[Any] = []
+    for seq in deletion.seqs:
+        rows += database.execute(_ONE_OF_CHAT, (scope, key, seq)).fetchall()
+    rows += database.execute(_ALL_BEHIND, (scope, key, deletion.after)).fetchall()
+    files = set[str]()
+    changed = set[str]()
+    for seq, transcript, body in rows:
+        lines = [blank_message(raw + b"\n", deletion.mids, record.turn) for raw in bytes(body).split(b"\n")[:-1]]
+        blanked = b"".join(raw for raw, _ in lines)
+        if blanked != bytes(body):
+            files.update(*(digests for _, digests in lines))
+            changed.add(transcript)
+            database.execute(_SET_BODY, (blanked, scope, seq))
+    if changed:
+        database.executemany(MAKE_STALE, [(scope, key, transcript) for transcript in sorted(changed)])
+        job = Job(
+            id=f"{UNINDEX}:{record.turn}",
+            kind=UNINDEX,
+            scope=record.scope,
+            payload={"files": sorted(files)},
+            due_at=record.at,
+        )
+        put_job(database, encode_job(job))
