@@ -99,8 +99,7 @@ async def open_app(
         await _adopt_earlier_files(app, store, objects)
         # Files that are not this store's go first: after a kill, the next start still knows that they are not.
         is_outdated = await app.session_files.is_outdated(is_shared=store.earlier_files is not None)
-        await app.document_files.begin(is_outdated=is_outdated)
-        await app.history_files.begin(is_outdated=is_outdated)
+        await app.memory_files.begin(is_outdated=is_outdated)
         await app.session_files.begin(is_shared=store.earlier_files is not None)
         await settle_scopes(settings.memory.isolation, home.path, owners, app.platforms, app.memory.linker)
         if settings.memory.isolation != "shared":
@@ -210,7 +209,6 @@ async def serve(app: Runtime, stop: asyncio.Event, *, ready: Callable[[Runtime],
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_FILES.total_seconds()):
                 await app.session_files.close()
-                await app.history_files.flush()
 
     given_back = 0
 
@@ -224,8 +222,7 @@ async def serve(app: Runtime, stop: asyncio.Event, *, ready: Callable[[Runtime],
             group,
             write_files,
             session_files=app.session_files.run,
-            document_files=app.document_files.run,
-            history_files=app.history_files.run,
+            memory_files=app.memory_files.run,
             background=app.background.run,
             recall=app.recall.run,
             prune=lambda: run_prune_loop(

@@ -105,14 +105,14 @@ class MemoryServices:
 def build_memory(app: Runtime) -> MemoryServices:
     """Build memory over the store and the files of the home."""
     settings, home, store, now, index = app.settings, app.home.path, app.store, app.now, app.recall
-    session_files, document_files, history_files = app.session_files, app.document_files, app.history_files
+    session_files, memory_files = app.session_files, app.memory_files
     # The offline model cannot summarise.
     can_summarise = bool(settings.llm.model or app.plugins.models)
     windows = (settings.agents.defaults.memory_window, *(each.memory_window for each in settings.chats.values()))
     consolidates = can_summarise and any(windows)
     archive = MemoryArchive(max_chars=settings.memory.max_chars, history=store.history, now=now)
     documents = ScopeDocuments(
-        store.documents, notice=document_files.notice, find_commit=document_files.find_change, fit=archive.fit
+        store.documents, notice=memory_files.notice, find_commit=memory_files.find_change, fit=archive.fit
     )
     flush = settings.tools.memory_flush
     conversations = ConversationCache(
@@ -152,11 +152,10 @@ def build_memory(app: Runtime) -> MemoryServices:
         scope_lock=scope_lock,
         writing=writing,
         history=store.history,
-        history_files=history_files,
         files=store.files,
         home=home,
         documents=store.documents,
-        document_files=document_files,
+        memory_files=memory_files,
         reopen=conversations.forget_scope,
         close_files=index.close_index,
         now=now,
@@ -169,7 +168,7 @@ def build_memory(app: Runtime) -> MemoryServices:
         transcripts=session_files,
         history=store.history,
         files=store.files,
-        settle_history=history_files.settle,
+        settle_history=memory_files.settle_history,
         records=store.records,
         jobs=store.jobs,
         store=store.erasing,
@@ -177,7 +176,7 @@ def build_memory(app: Runtime) -> MemoryServices:
         index=index,
         staging=staging,
         writing=writing,
-        settle_documents=document_files.settle,
+        settle_documents=memory_files.settle,
         reopen=conversations.forget_scope,
         now=now,
     )

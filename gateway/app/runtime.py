@@ -20,8 +20,7 @@ from agent.llm.model_abilities import LearnedModels
 from agent.mcp.client import McpClient
 from agent.mcp.logins import PersonLogins
 from agent.mcp.servers import STATE, McpServers
-from agent.memory.editing.document_file_writer import DocumentFileWriter
-from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.jobs.job_runner import JobRunner, RetryJobLater
 from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.privacy import PrivacyService
@@ -311,20 +310,17 @@ class Runtime:
         return SessionFileWriter(self.home.path, self.store.records, self.store.transcripts, is_mirroring=is_mirroring)
 
     @cached_property
-    def document_files(self) -> DocumentFileWriter:
-        """Writes the documents' files, and takes edits of them over."""
-        is_mirroring = not self.settings.store.shared
-        files = DocumentFileWriter(
-            self.home.path, self.store.documents, is_mirroring=is_mirroring, has_git=self.settings.memory.git
+    def memory_files(self) -> MemoryFileWriter:
+        """Writes the files of documents and histories, and takes edits of documents over."""
+        files = MemoryFileWriter(
+            self.home.path,
+            self.store.documents,
+            self.store.history,
+            is_mirroring=not self.settings.store.shared,
+            has_git=self.settings.memory.git,
         )
         self.closing.push_async_callback(files.close)
         return files
-
-    @cached_property
-    def history_files(self) -> HistoryFileWriter:
-        """Writes the histories' files."""
-        is_mirroring = not self.settings.store.shared
-        return HistoryFileWriter(self.home.path, self.store.history, self.store.documents, is_mirroring=is_mirroring)
 
     @cached_property
     def recall(self) -> ScopeRecall:
@@ -636,18 +632,18 @@ class Runtime:
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
         """Write committed turns to their files, then hold jobs and these files, and the bytes of files."""
-        await self.history_files.flush()
+        await self.memory_files.flush()
         async with (
             self.memory.jobs.writing,
             self.session_files.pause_writes(),
-            self.history_files.pause_writes(),
+            self.memory_files.pause_history(),
             self.store.files.keep_bytes(),
         ):
             yield
 
     async def backup(self, target: Path, progress: BackupProgress | None = None) -> BackupResult:
         """Write a backup of the home, and of everything that other gateways of its database have written."""
-        await self.document_files.notice_all()
+        await self.memory_files.notice_all()
         return await backup(
             self.home,
             self.store.backup,

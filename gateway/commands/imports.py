@@ -143,7 +143,7 @@ async def run_import(
     )
     items = await importer.run(data, scope, targets)
     await app.session_files.flush()
-    await app.history_files.flush()
+    await app.memory_files.flush()
     return [asdict(item) for item in items]
 
 

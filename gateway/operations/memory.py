@@ -393,11 +393,11 @@ class MemoryOperations(OperationGroup):
 
     async def _documents(self, scope: str) -> int:
         """Write the files and the repository of the documents again; return the number of documents."""
-        await self._app.document_files.rebuild(scope)
+        await self._app.memory_files.rebuild_documents(scope)
         return len(await self._app.store.documents.texts(scope))
 
     async def _history(self, scope: str) -> int:
-        await self._app.history_files.settle(scope)
+        await self._app.memory_files.settle_history(scope)
         return len(await self._app.store.history.after(scope))
 
 

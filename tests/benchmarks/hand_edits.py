@@ -17,5 +17,5 @@ async def measure() -> None:
     """Save in place, by rename and in two steps, a hundred times a second."""
     with tempfile.TemporaryDirectory() as home:
         started = time.perf_counter()
-        await saves_beside_changes(Path(home), FakeRecords().documents, saves=_COUNT, changes=_COUNT, every=0.01)
+        await saves_beside_changes(Path(home), FakeRecords(), saves=_COUNT, changes=_COUNT, every=0.01)
         row("edits by hand beside changes", edits=_COUNT, changes=_COUNT, lost=0, seconds=time.perf_counter() - started)

@@ -63,7 +63,7 @@ async def settle(parlour: InProcessGateway) -> None:
     await parlour.idle()
     await parlour.settle_documents()
     for scope in (SCOPE, ROOM):
-        await parlour.app.history_files.settle(scope)
+        await parlour.app.memory_files.settle_history(scope)
 
 
 def printed(home: Path) -> Mapping[str, bytes]:

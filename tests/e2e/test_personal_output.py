@@ -45,7 +45,7 @@ async def test_on_telegram_a_long_answer_of_a_closed_chat_stays_out_of_the_group
         folder = up.home / scope / "memory"
         folder.mkdir(parents=True)
         (folder / "MEMORY.md").write_text("".join(f"- tea {n} {'leaves ' * 100}\n" for n in range(12)))
-        await up.app.document_files.settle(scope)
+        await up.app.memory_files.settle(scope)
         server.say("/memory", chat=TEAM, entities=[{"type": "bot_command", "offset": 0, "length": 7}], **topic)
         await server.until(lambda: bool(server.posts))
         await up.idle()

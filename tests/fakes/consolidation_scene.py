@@ -44,7 +44,7 @@ from gateway.store.history import SqlHistory
 from gateway.text.json_lines import decode_lines
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments
-from tests.fakes.histories import KilledHistory, SyncHistory, history_files
+from tests.fakes.histories import KilledHistory, SyncHistory, write_histories
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk, turn_name
 
 TURNS = 6
@@ -230,7 +230,7 @@ class ConsolidationScene:
             job = min(due, key=lambda each: each.due_at, default=None)
             if job is None or job.due_at > end:
                 self.jobs.now = end
-                await history_files(self.home, self.records).flush()
+                await write_histories(self.home, self.records)
                 return
             self.jobs.now = max(self.jobs.now, job.due_at)
             await self._do(job, updates.apply if job.kind in APPLY_JOBS.names else updates.ask)
@@ -250,7 +250,7 @@ class ConsolidationScene:
         while jobs := [job for job in self.jobs.jobs.values() if _can_run(updates, job)]:
             for job in jobs:
                 await self._do(job, updates.apply if job.kind in APPLY_JOBS.names else updates.ask)
-        await history_files(self.home, self.records).flush()
+        await write_histories(self.home, self.records)
 
     def pointers(self) -> list[int]:
         """Return every pointer that was committed, in order."""

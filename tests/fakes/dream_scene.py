@@ -21,7 +21,7 @@ from gateway.ports.journal import Job, SessionRow, TurnRecord
 from gateway.ports.memory import DocumentChange, HistoryEntry
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.documents import FakeDocuments
-from tests.fakes.histories import KilledHistory, SyncHistory, history_files
+from tests.fakes.histories import KilledHistory, SyncHistory, write_histories
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk
 from tests.fakes.proposals import open_staging
 
@@ -214,7 +214,7 @@ class DreamScene:
                     put_off.append(later)
             if not self.jobs.jobs:
                 break
-        await history_files(self.home, self.records).flush()
+        await write_histories(self.home, self.records)
         return put_off
 
     async def dream(self, disk: Disk | None = None, **fields: Any) -> Dreamer:

@@ -6,9 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from agent.memory.editing.document_file_writer import DocumentFileWriter
-from gateway.store.documents import SqlDocuments
-from tests.fakes.memory import SCOPE
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
+from tests.fakes.memory import SCOPE, FakeRecords
 
 _FIRST = "- likes tea\n"
 
@@ -42,9 +41,10 @@ def edit_often(path: Path, count: int, every: float) -> None:
         (save_in_place, save_by_rename, save_in_two_steps)[n % 3](path, f"{text}- mine {n}\n")
 
 
-async def saves_beside_changes(home: Path, documents: SqlDocuments, *, saves: int, changes: int, every: float) -> None:
+async def saves_beside_changes(home: Path, records: FakeRecords, *, saves: int, changes: int, every: float) -> None:
     """Have a person and a model at one document, each at its own pace, and look for each line of both."""
-    writer, path = DocumentFileWriter(home, documents), home / SCOPE / "memory" / "MEMORY.md"
+    documents, path = records.documents, home / SCOPE / "memory" / "MEMORY.md"
+    writer = MemoryFileWriter(home, documents, records.history)
     await documents.write(SCOPE, "MEMORY.md", _FIRST, was="", why="t")
     await writer.flush()
     running = asyncio.create_task(writer.run())

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.history.history_files import printed_files
 from gateway.ports.memory import HistoryEntry, MarkKind, ScopeHistory, StoredNote
 from gateway.store.claims import WorkerIdentity
@@ -160,9 +160,11 @@ def open_history() -> SqlHistory:
     return SqlHistory(StoreEngine(InlineWriter(new_connection()), StoreLimits(), utc_now, WorkerIdentity()))
 
 
-def history_files(home: Path, records: FakeRecords) -> HistoryFileWriter:
-    """Return the writer of the files of *records*."""
-    return HistoryFileWriter(home, records.history, records.documents)
+async def write_histories(home: Path, records: FakeRecords) -> None:
+    """Write the files of every history of *records*."""
+    writer = MemoryFileWriter(home, records.documents, records.history)
+    for scope in await records.history.scopes():
+        await writer.settle_history(scope)
 
 
 def stored_entries(home: Path, scope: str) -> tuple[HistoryEntry, ...]:

@@ -272,7 +272,7 @@ class InProcessGateway:
         while True:
             if not await self._is_busy():
                 await self.app.session_files.flush()
-                await self.app.history_files.flush()
+                await self.app.memory_files.flush()
                 if not await self._is_busy() and not (await self.app.store.journal.depth())["unwritten"]:
                     return
             await asyncio.sleep(0.005)
@@ -290,7 +290,7 @@ class InProcessGateway:
     async def settle_documents(self) -> None:
         """Return when the files of all documents are written, and edits of them taken over."""
         for scope in await self.app.store.documents.scopes():
-            await self.app.document_files.settle(scope)
+            await self.app.memory_files.settle(scope)
 
     async def _is_busy(self) -> bool:
         """Return True if there is a turn, a message, or a due job of files; other jobs may wait for a held model."""

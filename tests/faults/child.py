@@ -244,8 +244,8 @@ class GatewayChild:
             await asyncio.sleep(_LOOK_AGAIN)
         await self._wait_idle()
         for scope in await app.store.documents.scopes():
-            await app.document_files.settle(scope)
-        await app.history_files.flush()
+            await app.memory_files.settle(scope)
+        await app.memory_files.flush()
 
     async def _refill(self) -> None:
         """Make room again a moment after the disk was full."""

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from agent.base.disk import Disk
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.file_adoption import adopt_files
-from agent.memory.history.history_file_writer import HistoryFileWriter
 from gateway.backup import write_archive
 from gateway.durable_files import write_private
 from gateway.home import make_private
@@ -171,7 +171,7 @@ async def test_files_of_a_history_are_durable_before_their_debt_is_paid(
     """Printed whole, appended to, and removed; the store has nothing left to write then."""
     power = PowerCut(root, monkeypatch)
     records = FakeRecords()
-    files = HistoryFileWriter(root, records.history, records.documents)
+    files = MemoryFileWriter(root, records.documents, records.history)
     for n in range(3):
         entry = HistoryEntry(timestamp="2026-11-21 21:00", content=f"Talk {n}.", entry=f"e{n}")
         await records.history.append(SCOPE, entry)

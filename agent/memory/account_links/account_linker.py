@@ -37,9 +37,8 @@ from agent.memory.account_links.scope_transfer import (
     split_scope_files,
     split_stored_files,
 )
-from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.editing.staged_changes import MEMORY
-from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import drop_absent_lines
 from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
 from agent.memory.jobs.scope_lock import ScopeLock
@@ -87,8 +86,7 @@ class AccountLinker:
     files: SqlFiles
     documents: SqlDocuments
     history: SqlHistory
-    history_files: HistoryFileWriter
-    document_files: DocumentFileWriter
+    memory_files: MemoryFileWriter
     reopen: Callable[[str], None]
     close_files: Callable[[str], Awaitable[None]]
     now: Callable[[], datetime]
@@ -192,9 +190,9 @@ class AccountLinker:
 
     async def _save_edits(self, scopes: tuple[str, ...] | list[str]) -> None:
         for scope in scopes:
-            await self.document_files.notice(scope)
+            await self.memory_files.notice(scope)
             # A file that a person has edited is set aside, and goes with the rest.
-            await self.history_files.settle(scope)
+            await self.memory_files.settle_history(scope)
 
     async def _by_age(self, scopes: list[str]) -> tuple[str, str]:
         """Return the scope with the older conversations, and the other; if neither is older, the asker's first."""
@@ -230,15 +228,13 @@ class AccountLinker:
             await stack.enter_async_context(self.writing)
             for scope in (move.source, move.target):
                 await self.close_files(scope)
-            await stack.enter_async_context(self.document_files.hold(move.source, move.target))
-            # A file of a history in a folder that is being renamed would be lost, or taken for the new folder.
-            await stack.enter_async_context(self.history_files.pause_writes())
+            await stack.enter_async_context(self.memory_files.hold(move.source, move.target))
             await (self._split(move, folders) if move.kind == UNLINK else self._merge(move, folders))
             for scope in (move.source, move.target):
                 await drop_absent_lines(self.history, scope, (await self.documents.read(scope, MEMORY)).text)
         for scope in (move.source, move.target):
-            await self.document_files.settle(scope)
-            await self.history_files.settle(scope)
+            await self.memory_files.settle(scope)
+            await self.memory_files.settle_history(scope)
             await self.session_files.write_scope(scope)
             self.reopen(scope)
         await self.links.mark_moved(move)

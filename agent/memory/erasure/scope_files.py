@@ -1,11 +1,14 @@
-"""Erase words from the files of a scope's folder: matching lines are cleared, other matching files removed. Blocks."""
+"""Erase words from the files of a scope's folder and from its history.
+
+Matching lines are cleared, other matching files removed. Plain functions block.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -15,13 +18,19 @@ from typing import TYPE_CHECKING, Any
 from agent.base.disk import Disk, is_half_made
 from agent.base.file_facts import blobs_in, facts_in
 from agent.base.scopes import find_scopes, scope_folder
-from agent.base.transcript_lines import decode, encode
-from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
-from agent.memory.history.history_files import LOCK, blank_raw, is_history_file
-from agent.memory.storage.scope_documents import ScopeDocuments
+from agent.base.transcript_lines import FORGOTTEN, decode, encode
+from agent.memory.erasure.word_match import (
+    ErasurePattern,
+    clear_value,
+    without_entries,
+    without_sentences,
+    without_words,
+)
+from agent.memory.history.history_files import LOCK, is_history_file, remembered_lines
+from agent.memory.storage.scope_documents import ScopeDocuments, line_fingerprint
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.ports.journal import Job, Line
-from gateway.ports.memory import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind
+from gateway.ports.memory import BYTES, HISTORY_JSONL, RAW_JSONL, FileKind, MarkKind
 
 if TYPE_CHECKING:
     from agent.memory.editing.staged_changes import StagedChangeStore
@@ -37,6 +46,7 @@ SCRUB = "scrub"  # kind of the job that erases deleted data from the journal's p
 OWN_FILES, SESSIONS = "files", "sessions"
 _AREAS = (SESSIONS, "memory", BYTES)
 INDEX = tuple(f"{name}{end}" for name in ("index.db", "files.db") for end in ("", "-wal", "-shm"))
+_KEPT = ("role", "timestamp", "turn", "i")  # fields of a message whose words are erased
 LAPSED = ".lapsed.json"  # in memory/, of earlier releases
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Files without user text, and files that are cleared elsewhere (documents, index).
@@ -197,6 +207,77 @@ def _clear_json(data: bytes, pattern: ErasurePattern) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     return json.dumps(clear_value(value, pattern), ensure_ascii=False).encode("utf-8", "replace")
+
+
+# -- histories -------------------------------------------------------------------------------------
+
+
+async def redact_history(history: SqlHistory, scope: str, pattern: ErasurePattern, *, memory: str) -> int:
+    """Take the words out of every entry and note as a reader sees them; return the number of entries and lines changed.
+
+    Keys are kept only of lines that *memory*, the text of MEMORY.md, and its archives have, if they lack the words.
+    Entries keep their cursors and ranges. Raw messages with the words are blanked. Idempotent.
+    """
+    lines = await remembered_lines(history, scope, memory)
+    keyed = frozenset(line_fingerprint(line) for line in lines if not pattern.in_text(line))
+    counts: dict[bytes, int] = {}
+
+    def redact(place: str, body: bytes) -> bytes:
+        if place == RAW_JSONL:
+            return _redact_raw(body, lambda message: pattern.in_text(str(message)))
+        if place == HISTORY_JSONL:
+            redacted = _redact_entry(body, pattern, keyed)
+            counts[body] = int(redacted != body)
+            return redacted
+        text, counts[body] = without_entries(body.decode("utf-8", "replace"), pattern)
+        return text.encode("utf-8", "replace") if counts[body] else body
+
+    await history.rewrite(scope, redact)
+    marks = await history.marks(scope, MarkKind.KEYS)
+    gone = {name: None for name, words in marks.items() if name not in keyed or pattern.in_text(words)}
+    if gone:
+        await history.write(scope, marks={MarkKind.KEYS: gone})
+    return sum(counts.values())
+
+
+async def blank_raw(
+    history: SqlHistory, scope: str, is_match: Callable[[Line, Line], bool], *, keeps: tuple[str, ...] = _KEPT
+) -> int:
+    """Blank the raw messages for which *is_match*, called with the archive's line and the message, returns True.
+
+    Return their number; the fields *keeps* of a message stay. Idempotent.
+    """
+
+    def change(place: str, body: bytes) -> bytes:
+        line = decode(body) if place == RAW_JSONL else None
+        if line is None:
+            return body
+        return _redact_raw(body, lambda message: is_match(line, message), keeps)
+
+    return await history.rewrite(scope, change)
+
+
+def _redact_entry(body: bytes, pattern: ErasurePattern, keyed: frozenset[str]) -> bytes:
+    line = decode(body) or {}
+    content, keys = line.get("content"), line.get("keys")
+    redacted = dict(line)
+    if isinstance(keys, dict):
+        redacted["keys"] = {
+            name: text for name, text in keys.items() if name in keyed and not pattern.in_text(str(text))
+        }
+    if isinstance(content, str):
+        redacted["content"] = without_sentences(content, pattern)
+    return body if redacted == line else encode(redacted)
+
+
+def _redact_raw(body: bytes, is_match: Callable[[Line], bool], keeps: tuple[str, ...] = _KEPT) -> bytes:
+    line = decode(body) or {}
+    message = line.get("message")
+    if not isinstance(message, Mapping) or not is_match(message):
+        return body
+    kept = {name: message[name] for name in keeps if name in message}
+    blank = {**line, "message": {**kept, "content": FORGOTTEN}}
+    return body if blank == line else encode(blank)
 
 
 async def clear_raw(

@@ -19,7 +19,12 @@ from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import decode, kind_of
 from agent.files.file_workspace import ScopeWorkspaces
 from agent.memory.editing.staged_changes import clear_proposal
-from agent.memory.erasure.scope_files import ErasureStorage, clear_workspace_file, remove_matching
+from agent.memory.erasure.scope_files import (
+    ErasureStorage,
+    clear_workspace_file,
+    redact_history,
+    remove_matching,
+)
 from agent.memory.erasure.word_match import (
     SHORTEST,
     ErasurePattern,
@@ -32,7 +37,6 @@ from agent.memory.erasure.word_match import (
     without_sentences,
     without_words,
 )
-from agent.memory.history.history_files import redact_history
 from agent.memory.jobs.job_runner import JobErasure, JobKind
 from agent.memory.search.tokenizer import is_unspaced, words
 from agent.memory.storage.scope_documents import DocumentBusy
@@ -345,13 +349,8 @@ class WordEraser:
 
     async def _clear_notes(self, scope: str, pattern: ErasurePattern) -> int:
         await self._storage.settle_history(scope)  # what a person has edited is set aside, and cleared there
-        changed = await redact_history(
-            self._storage.history,
-            scope,
-            memory=(await self._storage.documents.read(scope, "MEMORY.md")).text,
-            change=lambda text: without_sentences(text, pattern),
-            clear_note=lambda text: without_entries(text, pattern),
-        )
+        memory = (await self._storage.documents.read(scope, "MEMORY.md")).text
+        changed = await redact_history(self._storage.history, scope, pattern, memory=memory)
         await self._storage.settle_history(scope)
         return changed + await asyncio.to_thread(self._clear_copies, scope, pattern)
 

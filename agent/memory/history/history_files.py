@@ -1,23 +1,28 @@
 """The files of a scope's history: printed from what the store has, and read once from homes of earlier releases.
 
-Also erasures in a history, and the words that remembered lines are found by although they lack them.
+The rows are true, and no turn reads the files. One that a person has edited is set aside as `<name>.edited-<digest>`
+when it is written again. The digests of what was written last are in `memory/.mirror/history.json`, so that such a file
+is recognized. Here are also the words that remembered lines are found by although they lack them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from cachetools import LRUCache
 
-from agent.base.disk import Disk, read_text, save_corrupt
+from agent.base.disk import Disk, read_text, save_corrupt, wait_for_thread
+from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import FORGOTTEN, decode, encode, entry_id, utc_now
 from agent.memory.storage.scope_documents import line_fingerprint
-from gateway.ports.journal import Line
 from gateway.ports.memory import (
     HISTORY_JSONL,
     HISTORY_MD,
@@ -38,7 +43,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 ARCHIVE_SUFFIX = ".archive.md"  # of notes that old lines of MEMORY.md were moved to
-_KEPT = ("role", "timestamp", "turn", "i")  # fields of a message whose words are erased
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 LOCK = ".lock"  # in `memory/`, of a folder without a gateway; it guards the documents too
 CURSOR, DREAM_CURSOR = ".cursor", ".dream_cursor"
@@ -59,6 +63,9 @@ _FILES = frozenset({HISTORY_JSONL, HISTORY_MD, RAW_JSONL, CURSOR, DREAM_CURSOR, 
 _IMPORTED = ".imported"  # ends the names of files with fingerprints of earlier releases: merged scopes have several
 REPLACED = f"*{_IMPORTED}"  # goes when it was taken over; the other files are printed again
 _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
+_WRITTEN = ".mirror/history.json"  # name -> digests that the file may have: of its text now, and of the one before
+_FROM_ENTRIES = frozenset({HISTORY_JSONL, HISTORY_MD, CURSOR})
+_MOST_KNOWN = 256  # scopes
 
 
 def is_history_file(name: str) -> bool:
@@ -84,6 +91,116 @@ def print_entries(entries: Sequence[bytes]) -> dict[str, bytes]:
     lines = (decode(raw) or {} for raw in entries)
     markdown = (format_entry((str(each.get("timestamp", "")), str(each.get("content", "")))) for each in lines)
     return {HISTORY_JSONL: b"".join(entries), HISTORY_MD: "".join(markdown).encode("utf-8", "replace")}
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenEntries:
+    """The files of a scope's entries as they were written last."""
+
+    cursor: int  # of the last entry
+    hashes: Mapping[str, Any]  # by name, of hashlib; more bytes may be added to a copy
+    states: Mapping[str, object]  # by name, as `_state` returns them
+
+
+class HistoryFiles:
+    """Writes the files of the history of any scope, one after the other."""
+
+    def __init__(self, home: Path, history: SqlHistory, disk: Disk) -> None:
+        self._home = home
+        self._history = history
+        self._disk = disk
+        self._known: LRUCache[str, _WrittenEntries] = LRUCache(_MOST_KNOWN)
+
+    async def write(self, scope: str, names: Set[str] | None = None, *, is_outdated: bool = False) -> None:
+        """Write the stale files *names*, or all; outdated ones are not set aside. Raises OSError and StoreUnavailable.
+
+        Where entries were added alone, they are appended if the files are as they were left.
+        """
+        if names is not None and HISTORY_JSONL in names:
+            is_appended = HISTORY_MD not in names and await self._append(scope)
+            names = names - {HISTORY_JSONL} if is_appended else names | _FROM_ENTRIES
+            if not names:
+                return
+        self._known.pop(scope, None)
+        contents = await self._history.load(scope)
+        folder = scope_folder(self._home, scope) / "memory"
+        printed = await asyncio.to_thread(printed_files, contents)
+        await wait_for_thread(asyncio.to_thread(self._write_files, folder, printed, names, is_outdated))
+        if names is None or HISTORY_MD in names:
+            hashes = {name: hashlib.sha256(printed.get(name, b"")) for name in (HISTORY_JSONL, HISTORY_MD)}
+            self._known[scope] = _WrittenEntries(contents.cursor, hashes, _states(folder))
+
+    async def _append(self, scope: str) -> bool:
+        """Append the entries behind those in the files; return False where these are not as they were left."""
+        known = self._known.pop(scope, None)
+        folder = scope_folder(self._home, scope) / "memory"
+        if known is None or await asyncio.to_thread(_states, folder) != known.states:
+            return False
+        entries = await self._history.after(scope, known.cursor)
+        added = print_entries([encode_entry(each) for each in entries])
+        hashes = {name: each.copy() for name, each in known.hashes.items()}
+        for name, data in added.items():
+            hashes[name].update(data)
+        digests = {name: [hashes[name].hexdigest(), each.hexdigest()] for name, each in known.hashes.items()}
+        cursor = entries[-1].cursor if entries else known.cursor
+        if entries:
+            await wait_for_thread(asyncio.to_thread(self._append_files, folder, added, digests, cursor))
+        self._known[scope] = _WrittenEntries(cursor, hashes, await asyncio.to_thread(_states, folder))
+        return True
+
+    def _append_files(
+        self, folder: Path, added: Mapping[str, bytes], digests: Mapping[str, list[str]], cursor: int
+    ) -> None:
+        written = dict(decode(self._disk.load(folder / _WRITTEN) or b"{}") or {})
+        self._disk.replace(folder / _WRITTEN, encode({**written, **digests}))  # before the files, as below
+        for name, data in added.items():
+            self._disk.append(folder / name, data)
+        self._disk.replace(folder / CURSOR, b"%d\n" % cursor)
+
+    def _write_files(
+        self, folder: Path, printed: Mapping[str, bytes], names: Collection[str] | None, is_outdated: bool
+    ) -> None:
+        if not folder.is_dir() and not printed:  # the scope was erased, or moved
+            return
+        if names is None:
+            there = {path.name for path in folder.glob("*")} if folder.is_dir() else set()
+            names = {name for name in there | set(printed) if is_history_file(name)}
+        written = dict(decode(self._disk.load(folder / _WRITTEN) or b"{}") or {})
+        current = {name: self._disk.load(folder / name) for name in names}
+        changes = {name: printed.get(name) for name in names if printed.get(name) != current[name]}
+        if not changes:
+            return
+        for name, data in changes.items():
+            now = current[name]
+            if now and not is_outdated and not name.startswith("."):
+                is_ours = _digest(now) in written.get(name, ()) or (data or b"").startswith(now)
+                if not is_ours:
+                    self._disk.replace(folder / f"{name}.edited-{_digest(now)[:8]}", now)
+            written[name] = [_digest(each) for each in (data, now) if each]
+        # Before the files: after a kill in between, both texts are known as ours.
+        self._disk.replace(folder / _WRITTEN, encode({name: each for name, each in written.items() if each}))
+        for name, data in changes.items():
+            if data is None:
+                self._disk.remove(folder / name)
+            else:
+                self._disk.replace(folder / name, data)
+
+
+def _states(folder: Path) -> dict[str, object]:
+    """Return inode, size and time of the files of the entries, which change with them."""
+    states: dict[str, object] = {}
+    for name in (HISTORY_JSONL, HISTORY_MD):
+        try:
+            found = (folder / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            states[name] = None
+        else:
+            states[name] = (found.st_ino, found.st_size, found.st_mtime_ns)
+    return states
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def read_files(folder: Path, disk: Disk) -> ScopeHistory:
@@ -317,77 +434,3 @@ def drop_sentences(text: str, is_gone: Callable[[str], bool]) -> str:
     pieces, gaps = _SENTENCE.split(text), [*_SENTENCE.findall(text), ""]
     kept = [piece + gap for piece, gap in zip(pieces, gaps, strict=True) if not is_gone(piece)]
     return text if len(kept) == len(pieces) else "".join(kept).strip() or FORGOTTEN
-
-
-async def redact_history(
-    history: SqlHistory,
-    scope: str,
-    *,
-    memory: str,
-    change: Callable[[str], str],
-    clear_note: Callable[[str], tuple[str, int]],
-) -> int:
-    """Apply *change* to the text of every entry, and *clear_note* to every note; return the number of changed ones.
-
-    *clear_note* returns a note's text and the number of lines that it has lost, which are counted. Keys are kept only
-    of lines that *memory*, the text of MEMORY.md, and its archives have and that *change* does not alter. Entries keep
-    their cursors and ranges. Raw messages that *change* would alter are blanked. Idempotent.
-    """
-    lines = await remembered_lines(history, scope, memory)
-    keyed = frozenset(line_fingerprint(line) for line in lines if change(line) == line)
-    counts: dict[bytes, int] = {}
-
-    def redact(place: str, body: bytes) -> bytes:
-        if place == RAW_JSONL:
-            return _redact_raw(body, lambda message: change(str(message)) != str(message))
-        if place == HISTORY_JSONL:
-            redacted = _redact_entry(body, change, keyed)
-            counts[body] = int(redacted != body)
-            return redacted
-        text, counts[body] = clear_note(body.decode("utf-8", "replace"))
-        return text.encode("utf-8", "replace") if counts[body] else body
-
-    await history.rewrite(scope, redact)
-    marks = await history.marks(scope, MarkKind.KEYS)
-    gone = {name: None for name, words in marks.items() if name not in keyed or change(words) != words}
-    if gone:
-        await history.write(scope, marks={MarkKind.KEYS: gone})
-    return sum(counts.values())
-
-
-async def blank_raw(
-    history: SqlHistory, scope: str, is_match: Callable[[Line, Line], bool], *, keeps: tuple[str, ...] = _KEPT
-) -> int:
-    """Blank the raw messages for which *is_match*, called with the archive's line and the message, returns True.
-
-    Return their number; the fields *keeps* of a message stay. Idempotent.
-    """
-
-    def change(place: str, body: bytes) -> bytes:
-        line = decode(body) if place == RAW_JSONL else None
-        if line is None:
-            return body
-        return _redact_raw(body, lambda message: is_match(line, message), keeps)
-
-    return await history.rewrite(scope, change)
-
-
-def _redact_entry(body: bytes, change: Callable[[str], str], keyed: frozenset[str]) -> bytes:
-    line = decode(body) or {}
-    content, keys = line.get("content"), line.get("keys")
-    redacted = dict(line)
-    if isinstance(keys, dict):
-        redacted["keys"] = {name: text for name, text in keys.items() if name in keyed and change(str(text)) == text}
-    if isinstance(content, str):
-        redacted["content"] = change(content)
-    return body if redacted == line else encode(redacted)
-
-
-def _redact_raw(body: bytes, is_match: Callable[[Line], bool], keeps: tuple[str, ...] = _KEPT) -> bytes:
-    line = decode(body) or {}
-    message = line.get("message")
-    if not isinstance(message, Mapping) or not is_match(message):
-        return body
-    kept = {name: message[name] for name in keeps if name in message}
-    blank = {**line, "message": {**kept, "content": FORGOTTEN}}
-    return body if blank == line else encode(blank)

@@ -122,7 +122,7 @@ async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
         assert "thing 3" not in model.asked[0]
         memory = parlour.home / SCOPE / "memory"
         assert await parlour.document(SCOPE) == "- fact 1\n"
-        await parlour.app.history_files.flush()
+        await parlour.app.memory_files.flush()
         assert "Summary number 1." in (memory / "HISTORY.md").read_text()
         await parlour.channel.ask("ann", "and now")
         shown = str(model.prompts[-1])

@@ -141,7 +141,7 @@ async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() ->
         assert stored_text(parlour.home, SCOPE) == "- Lives in Bonn\n- Likes green tea\n"
         [entry] = entries(parlour.home)
         assert entry.content == "[2026-11-22 10:00] They met. They talked of tea."
-        await parlour.app.history_files.flush()
+        await parlour.app.memory_files.flush()
         assert "zeppelin" not in (parlour.home / SCOPE / "memory" / "HISTORY.md").read_text()
 
 

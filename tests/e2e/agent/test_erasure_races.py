@@ -361,7 +361,7 @@ async def test_an_edit_by_hand_behind_the_last_pass(tmp_path: Path, purge: str) 
         async def edit_first(scope: str) -> None:
             if edits:
                 edit_by_hand(memory, f"{memory.read_text()}{edits.pop()}")
-            await parlour.app.document_files.settle(scope)
+            await parlour.app.memory_files.settle(scope)
 
         object.__setattr__(purges, "storage", dataclasses.replace(purges.storage, settle_documents=edit_first))
         await yes_to(parlour, f"/forget {ASCII}{purge}")

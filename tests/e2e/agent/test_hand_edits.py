@@ -32,7 +32,7 @@ async def remember(parlour: InProcessGateway, fact: str) -> None:
     """Have a fact remembered, and its file written."""
     await parlour.channel.ask("ann", f"/remember {fact}")
     await parlour.idle()
-    await parlour.app.document_files.settle(SCOPE)
+    await parlour.app.memory_files.settle(SCOPE)
 
 
 def prompt(model: RecordingModel) -> str:
@@ -68,7 +68,7 @@ async def test_an_edit_while_no_gateway_runs_is_taken_over(tmp_path: Path) -> No
     await asyncio.to_thread(shutil.rmtree, tmp_path / SCOPE / "memory")
     async with gateway(home=tmp_path) as parlour:
         await parlour.channel.ask("ann", "hello again")
-        await parlour.app.document_files.settle(SCOPE)
+        await parlour.app.memory_files.settle(SCOPE)
         assert own["MEMORY.md"].read_text() == stored_text(tmp_path, SCOPE)
         assert "- has a dog" in own["MEMORY.md"].read_text()
 
@@ -110,7 +110,7 @@ async def test_a_restored_home_has_its_documents_and_every_change(tmp_path: Path
     with tarfile.open(archive) as packed:
         assert not [name for name in packed.getnames() if "/.git/" in name or name.endswith("/MEMORY.md")]
     async with gateway(home=other) as parlour:
-        await parlour.app.document_files.settle(SCOPE)
+        await parlour.app.memory_files.settle(SCOPE)
         changes = stored_changes(other, SCOPE)
         assert {"likes tea", "has a dog"} <= {
             line.removeprefix("- ") for line in stored_text(other, SCOPE).splitlines()
@@ -137,7 +137,7 @@ async def test_an_erasure_has_the_edit_that_was_pending(tmp_path: Path) -> None:
 
         await erase(ask, "ann", "/forget zeppelin --purge")
         await wait_until_purged(parlour)
-        await parlour.app.document_files.settle(SCOPE)
+        await parlour.app.memory_files.settle(SCOPE)
         assert "zeppelin" not in stored_text(tmp_path, SCOPE)
         assert "zeppelin" not in stored_text(tmp_path, SCOPE, "USER.md")
         found = [path for path in (tmp_path / SCOPE).rglob("*") if path.is_file() and b"zeppelin" in path.read_bytes()]

@@ -101,7 +101,7 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
         assert await history.write(SCOPE, notes={"2026-01-01-a-note.md": NoteChange(was=None, body=OLD.encode())})
         said = {"role": "user", "content": OLD, "timestamp": "2026-01-01T00:00:00Z"}
         await history.keep_raw(SCOPE, HistoryEntry(timestamp="2026-01-01 00:00", content="[raw]", entry="e1"), [said])
-        await parlour.app.history_files.flush()
+        await parlour.app.memory_files.flush()
         assert OLD in (scope / "memory" / "raw.jsonl").read_text()
         await at(parlour, datetime.now(UTC) + timedelta(seconds=5)).expire(TODAY)
         assert not list((scope / "sessions").glob("*.jsonl*"))

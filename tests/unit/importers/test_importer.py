@@ -17,8 +17,7 @@ from agent.importers import SYSTEMS
 from agent.importers.conversation_importer import ConversationImporter, ImportTarget
 from agent.importers.import_data import ImportLedgers, ImportReportItem
 from agent.importers.importer import MemoryImporter
-from agent.memory.editing.document_file_writer import DocumentFileWriter
-from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import read_transcript, transcript_of_archive
@@ -83,11 +82,10 @@ class ImportScene:
         items = await importer.run(SYSTEMS[system](self.theirs, "UTC"), scope, mapped or {})
         await SessionFileWriter(self.home, records, self.store.transcripts).flush()
         # A file that came out of an exchange is looked at once nobody writes into it any more.
-        writer = DocumentFileWriter(self.home, self.store.documents, now=lambda: time.time() + self.passed)
+        writer = MemoryFileWriter(self.home, self.store.documents, self.store.history, now=lambda: time.time() + self.passed)
         for _ in range(3):
             await writer.flush()
             self.passed += 10
-        await HistoryFileWriter(self.home, self.store.history, self.store.documents).flush()
         return items
 
     def text(self, name: str, scope: str = SCOPE) -> str:

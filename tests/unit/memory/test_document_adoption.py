@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.memory.adoption import adopt_documents
 from agent.memory.editing.document_commits import RepositoryCommit, append_commits, open_repo
-from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.storage.scope_documents import BY_HAND
 from gateway.ports.memory import document_file
 from gateway.store.documents import SqlDocuments
@@ -55,7 +55,7 @@ async def test_every_version_is_a_change_with_its_id(tmp_path: Path) -> None:
     assert source is not None
     assert source.id == first
     assert not (tmp_path / SCOPE / "memory" / "epoch.txt").exists()
-    writer = DocumentFileWriter(tmp_path, records.documents)
+    writer = MemoryFileWriter(tmp_path, records.documents, records.history)
     await writer.settle(SCOPE)
     assert (tmp_path / SCOPE / "memory" / "MEMORY.md").read_text() == "- tea\n- dog\n"
     with open_repo(tmp_path / SCOPE / "memory" / ".git", make=False) as repo:
@@ -83,7 +83,7 @@ async def test_a_repository_between_two_renames_is_found(tmp_path: Path) -> None
     commit(tmp_path, SCOPE, {"MEMORY.md": "- tea\n"}, "t1", 1)
     (tmp_path / SCOPE / "memory" / ".git").rename(tmp_path / SCOPE / "memory" / ".git.old")
     assert await adopt(tmp_path, records.documents) == 1
-    await DocumentFileWriter(tmp_path, records.documents).settle(SCOPE)
+    await MemoryFileWriter(tmp_path, records.documents, records.history).settle(SCOPE)
     assert [each.name for each in (tmp_path / SCOPE / "memory").glob(".git*")] == [".git"]
 
 
@@ -93,7 +93,7 @@ async def test_a_lost_store_is_filled_from_its_mirror(tmp_path: Path) -> None:
     for n in range(3):
         now = await lost.documents.read(SCOPE, "MEMORY.md")
         await lost.documents.write(SCOPE, "MEMORY.md", f"{now.text}- {n}\n", was=now.rev, why=f"t{n}", by="ann")
-    await DocumentFileWriter(tmp_path, lost.documents).settle(SCOPE)
+    await MemoryFileWriter(tmp_path, lost.documents, lost.history).settle(SCOPE)
     await adopt(tmp_path, found.documents)
     assert await found.documents.states(SCOPE) == await lost.documents.states(SCOPE)
 
@@ -105,9 +105,9 @@ async def test_a_mirror_that_is_newer_than_its_store_is_merged(tmp_path: Path) -
         await each.documents.write(SCOPE, "MEMORY.md", "- tea\n", was="", why="t1")
     rev = (await newer.documents.read(SCOPE, "MEMORY.md")).rev
     await newer.documents.write(SCOPE, "MEMORY.md", "- tea\n- dog\n", was=rev, why="t2")
-    await DocumentFileWriter(tmp_path, newer.documents).settle(SCOPE)
+    await MemoryFileWriter(tmp_path, newer.documents, newer.history).settle(SCOPE)
     await adopt(tmp_path, older.documents)
-    await DocumentFileWriter(tmp_path, older.documents).settle(SCOPE)
+    await MemoryFileWriter(tmp_path, older.documents, older.history).settle(SCOPE)
     assert await older.documents.texts(SCOPE) == {"MEMORY.md": "- tea\n- dog\n"}
 
 
@@ -115,8 +115,8 @@ async def test_a_restored_store_writes_its_files(tmp_path: Path) -> None:
     """A backup has no files of documents: they are written from the rows, with their repository."""
     records = FakeRecords()
     await records.documents.write(SCOPE, "MEMORY.md", "- tea\n", was="", why="t1")
-    await DocumentFileWriter(tmp_path, records.documents).settle(SCOPE)
+    await MemoryFileWriter(tmp_path, records.documents, records.history).settle(SCOPE)
     await asyncio.to_thread(shutil.rmtree, tmp_path / SCOPE)
     await adopt(tmp_path, records.documents)
-    await DocumentFileWriter(tmp_path, records.documents).flush()
+    await MemoryFileWriter(tmp_path, records.documents, records.history).flush()
     assert (tmp_path / SCOPE / "memory" / "MEMORY.md").read_text() == "- tea\n"

@@ -20,7 +20,8 @@ from dulwich.repo import Repo
 from agent.base import disk as disk_module
 from agent.base.disk import Disk
 from agent.memory.editing.document_commits import RepositoryCommit, append_commits, open_repo
-from agent.memory.editing.document_file_writer import LONGEST_EDIT, DocumentFileWriter
+from agent.memory.editing.document_files import LONGEST_EDIT
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.storage.scope_documents import BY_HAND
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import DocumentChange, DocumentState, document_file
@@ -65,7 +66,19 @@ class MirrorScene:
 
     def restart(self, disk: Disk | None = None) -> None:
         """Have the next process, on a disk of its own."""
-        self.writer = DocumentFileWriter(self.home, self.documents, has_git=self.has_git, disk=disk, now=self.later)
+        self.writer = self.open_writer(disk)
+
+    def open_writer(self, disk: Disk | None = None, *, is_mirroring: bool = True) -> MemoryFileWriter:
+        """Return what a process has after its start."""
+        return MemoryFileWriter(
+            self.home,
+            self.documents,
+            self.records.history,
+            is_mirroring=is_mirroring,
+            has_git=self.has_git,
+            disk=disk,
+            now=self.later,
+        )
 
     def path(self, name: str = "MEMORY.md", scope: str = SCOPE) -> Path:
         """Return where a document's file is."""
@@ -681,8 +694,8 @@ async def test_a_full_disk_delays_the_files_and_no_turn(
         assert scene.path().read_text() == TEA + DOG
         running.cancel()
     said = capsys.readouterr().out
-    assert said.count("document_files.cannot_write") == 1
-    assert said.count("document_files.writes_again") == 1
+    assert said.count("memory_files.cannot_write") == 1
+    assert said.count("memory_files.writes_again") == 1
     assert "likes tea" not in said
     assert str(tmp_path) not in said
 
@@ -796,7 +809,7 @@ async def test_without_a_mirror_no_file_is_written_or_left(scene: MirrorScene) -
     scene.edit(TEA + DOG)
     scene.edit("friendly\n", "SOUL.md")
     scene.later.moved += 10
-    scene.writer = DocumentFileWriter(scene.home, scene.documents, is_mirroring=False, now=scene.later)
+    scene.writer = scene.open_writer(is_mirroring=False)
     await scene.writer.begin(is_outdated=False)
     assert await scene.text() == TEA + DOG
     assert await scene.text("SOUL.md") == "friendly\n"
@@ -900,4 +913,4 @@ async def test_a_repository_of_unknown_commits_is_kept(tmp_path: Path, cause: st
 
 async def test_no_line_is_lost_between_editors_and_the_model(scene: MirrorScene) -> None:
     """Saves in place, by rename and in two steps, beside changes of the store: each line of both is there at last."""
-    await saves_beside_changes(scene.home, scene.documents, saves=60, changes=60, every=0.01)
+    await saves_beside_changes(scene.home, scene.records, saves=60, changes=60, every=0.01)

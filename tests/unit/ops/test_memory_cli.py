@@ -129,7 +129,7 @@ async def test_dream_runs_when_it_is_told_to(terminal: CommandTerminal) -> None:
     async with gateway(home=terminal.home, model=RecordingModel()) as parlour:
         (told,) = await asyncio.to_thread(terminal.lines, "memory", "dream")
         assert (told["entries"], len(told["changes"])) == (1, 1)
-        await parlour.app.document_files.settle(ANN)
+        await parlour.app.memory_files.settle(ANN)
         assert memory.read_text() == "- Ann sails a boat\n"
         assert "0 new entries reviewed" in await asyncio.to_thread(terminal.well, "memory", "dream")
         log = await asyncio.to_thread(terminal.lines, "memory", "log")

@@ -11,8 +11,7 @@ import pytest
 from agent.base.disk import Disk
 from agent.base.scopes import transcript_path
 from agent.memory.account_links.account_linker import AccountLinker
-from agent.memory.editing.document_file_writer import DocumentFileWriter
-from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.jobs.scope_lock import ScopeLock
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
@@ -36,7 +35,6 @@ def linker_of(
     home: Path, records: FakeRecords, mirror: SessionFileWriter, jobs: SqlJobs | None = None
 ) -> AccountLinker:
     """Return a linker of a home."""
-    files = DocumentFileWriter(home, records.documents)
     return AccountLinker(
         links=SqlAccountLinks(records.engine, LinkSnapshot(), {}),
         jobs=jobs,
@@ -47,10 +45,9 @@ def linker_of(
         writing=asyncio.Lock(),
         history=records.history,
         files=records.files,
-        history_files=HistoryFileWriter(home, records.history, records.documents),
         home=home,
         documents=records.documents,
-        document_files=files,
+        memory_files=MemoryFileWriter(home, records.documents, records.history),
         reopen=lambda _: None,
         close_files=nothing,
         now=lambda: START,

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from agent.base.disk import Disk
 from agent.memory.account_links.account_linker import AccountLinker
-from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
-from agent.memory.history.history_file_writer import HistoryFileWriter
 from agent.memory.history.history_files import add_keys
 from agent.memory.jobs.scope_lock import ScopeLock
 from agent.memory.storage.scope_documents import ScopeDocuments, line_fingerprint
@@ -69,8 +68,6 @@ class LinkedPeople:
         disk = disk or Disk()
         history = KilledHistory(self.records.engine, disk if isinstance(disk, DyingDisk) else None)
 
-        files = DocumentFileWriter(self.home, self.records.documents, has_git=False)
-
         async def nothing(_: str) -> None:
             """There is nothing to close."""
 
@@ -84,10 +81,9 @@ class LinkedPeople:
             writing=asyncio.Lock(),
             history=history,
             files=self.records.files,
-            history_files=HistoryFileWriter(self.home, history, self.records.documents, disk=disk),
             home=self.home,
             documents=self.records.documents,
-            document_files=files,
+            memory_files=MemoryFileWriter(self.home, self.records.documents, history, has_git=False, disk=disk),
             reopen=lambda _: None,
             close_files=nothing,
             now=lambda: START,

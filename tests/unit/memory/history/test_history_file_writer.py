@@ -10,7 +10,7 @@ import pytest
 from agent.base.disk import Disk
 from agent.base.transcript_lines import encode
 from agent.memory.adoption import adopt_histories
-from agent.memory.history.history_file_writer import HistoryFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.history.history_files import printed_files, read_files
 from gateway.ports.access import ScopeMove
 from gateway.ports.memory import HistoryEntry, MarkKind, NoteChange, ScopeHistory
@@ -29,9 +29,9 @@ def entry(n: int, content: str = "") -> HistoryEntry:
     return HistoryEntry(timestamp="2026-11-21 21:00", content=said, session="telegram:42", entry=f"e{n}")
 
 
-def writer(home: Path, records: FakeRecords, disk: Disk | None = None) -> HistoryFileWriter:
+def writer(home: Path, records: FakeRecords, disk: Disk | None = None) -> MemoryFileWriter:
     """Return what a process has after its start."""
-    return HistoryFileWriter(home, records.history, records.documents, disk=disk)
+    return MemoryFileWriter(home, records.documents, records.history, disk=disk)
 
 
 async def fill(records: FakeRecords) -> None:
@@ -147,7 +147,7 @@ async def test_an_edited_file_is_kept_beside_the_printed_one(tmp_path: Path) -> 
     records = FakeRecords()
     await fill(records)
     files = writer(tmp_path, records)
-    await files.settle(SCOPE)
+    await files.settle_history(SCOPE)
     folder = tmp_path / SCOPE / "memory"
     (folder / "HISTORY.md").write_text("somebody wrote this\n")
     (folder / NOTE).write_text("We ran.\n")
@@ -155,7 +155,7 @@ async def test_an_edited_file_is_kept_beside_the_printed_one(tmp_path: Path) -> 
     await files.flush()
     [kept] = folder.glob("*.edited-*")
     assert (kept.name[:18], kept.read_text()) == ("HISTORY.md.edited-", "somebody wrote this\n")
-    await files.settle(SCOPE)
+    await files.settle_history(SCOPE)
     assert sorted(path.read_text() for path in folder.glob("*.edited-*")) == ["We ran.\n", "somebody wrote this\n"]
     assert printed_files(await records.history.load(SCOPE)).items() <= files_in(tmp_path).items()
 
@@ -178,7 +178,7 @@ async def test_a_full_disk_delays_the_files(tmp_path: Path) -> None:
     full = writer(tmp_path, records, FaultyDisk(at=0))
     assert not await full.flush()
     with pytest.raises(OSError, match="No space left"):
-        await writer(tmp_path, records, FaultyDisk(at=0)).settle(SCOPE)
+        await writer(tmp_path, records, FaultyDisk(at=0)).settle_history(SCOPE)
     assert await full.flush()
     assert files_in(tmp_path) == printed_files(await records.history.load(SCOPE))
 

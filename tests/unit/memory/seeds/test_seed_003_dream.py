@@ -10,7 +10,7 @@ import pytest
 
 from agent.base.transcript_lines import utc_now
 from agent.commands.command import CommandRouter
-from agent.memory.editing.document_file_writer import DocumentFileWriter
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.storage.scope_documents import change_diff
 from agent.memory.update.dreamer import DreamSchedule
 from gateway.app.context import ExtraPlugins
@@ -64,7 +64,7 @@ async def test_the_files_are_where_it_says(tmp_path: Path) -> None:
     world = DreamScene(tmp_path, "study", edits(*texts))
     world.happened("Something.")
     await world.dream()
-    await DocumentFileWriter(tmp_path, world.changes).settle(world.scope)
+    await MemoryFileWriter(tmp_path, world.changes, world.records.history).settle(world.scope)
     folder = tmp_path / world.scope
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if ".git/" not in f"{path}"}
     assert {
