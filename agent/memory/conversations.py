@@ -93,7 +93,7 @@ class StoredConversations:
     preferences: SqlPreferences
     records: SqlTurnRecords
     turns: SqlTranscripts
-    transcripts: SessionFileWriter
+    session_files: SessionFileWriter
     jobs: SqlJobs
     store: SqlErasure
     index: ScopeRecall
@@ -256,14 +256,15 @@ class StoredConversations:
         if info is None or info.deleted_at is None or format_time(info.deleted_at) != job.payload["deleted"]:
             return None
         scope, keys = row.scope if row is not None else job.scope, frozenset({key})
-        if await self.store.at_work(ErasureFilter(keys=keys)) or not await self.transcripts.flush():
+        if await self.store.at_work(ErasureFilter(keys=keys)) or not await self.session_files.flush():
             return RetryJobLater(_RETRY_DELAY, "it is being written to", counts=False)
         await owe_mirror(self.home, scope, self.disk, erasure=f"conversation:{key}")
         await self.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
         mine, others = await self._attachments(scope, key)
         await self.files.remove(scope, FileKind.ATTACHMENT, names=mine - others)
         # Turns after the files that only they name: after a crash they are still there to find them.
-        count = await self.transcripts.remove_turns(scope, keys=keys)
+        count = await self.turns.remove(scope, keys=keys)
+        await self.session_files.write_scope(scope)
         await asyncio.to_thread(self._remove_damaged, scope, key)
         for each in await self.jobs.pending_in(scope):
             if each.kind in self.own_jobs and each.payload.get("key") == job.payload["key"]:

@@ -134,7 +134,7 @@ def build_memory(app: Runtime) -> MemoryServices:
         preferences=store.people,
         records=store.records,
         turns=store.transcripts,
-        transcripts=session_files,
+        session_files=session_files,
         jobs=store.jobs,
         store=store.erasing,
         index=index,
@@ -165,7 +165,8 @@ def build_memory(app: Runtime) -> MemoryServices:
     storage = ErasureStorage(
         home=home,
         documents=documents,
-        transcripts=session_files,
+        transcripts=store.transcripts,
+        session_files=session_files,
         history=store.history,
         files=store.files,
         settle_history=memory_files.settle_history,

@@ -177,7 +177,7 @@ async def test_another_model_answers_beside_the_recorded_answer(tmp_path: Path) 
 
 async def _without_turns(parlour: InProcessGateway) -> None:
     for row in await parlour.app.store.records.sessions():
-        await parlour.app.session_files.remove_turns(row.scope)
+        await parlour.app.store.transcripts.remove(row.scope)
 
 
 async def _without_snapshot_texts(parlour: InProcessGateway) -> None:

@@ -222,7 +222,7 @@ class AccountLinker:
             if since is not None and self.jobs is not None:
                 since -= _CLOCKS_APART
             for scope in (move.source, move.target):
-                await self.session_files.redact(scope, partial(blank_answer, since=since))
+                await self.transcripts.rewrite(scope, partial(blank_answer, since=since))
         folders = [scope_folder(self.home, scope) for scope in (move.source, move.target)]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.writing)

@@ -277,9 +277,9 @@ class PurgeJobs:
         spare: str = "",
         since: datetime | None = None,
     ) -> WordErasureResult:
-        await self.storage.transcripts.flush()
+        await self.storage.session_files.flush()
         attachments = ReferencedAttachments(pattern, may_clear(requester))
-        await self.storage.transcripts.redact(scope, attachments.look)
+        await self.storage.transcripts.rewrite(scope, attachments.look)
         # Files before the lines that refer to them: after a crash the lines are still there to find them.
         await self.storage.files.remove(scope, FileKind.ATTACHMENT, names=attachments.unreferenced)
         result = await self.word_eraser.forget(

@@ -83,7 +83,7 @@ class RetentionJob:
             keys[session.scope].append(session.key)
         for scope in await self.storage.scopes():
             try:
-                await self.storage.transcripts.flush()
+                await self.storage.session_files.flush()
             except StoreUnavailable as error:  # the other scopes need not wait
                 log.info("memory.retention_waits", scope=scope, reason=str(error))
                 is_complete = False
@@ -105,6 +105,7 @@ class RetentionJob:
         await self.unlist(await self.storage.store.drop_sessions(keys, unused_since=cutoff))
         folder = scope_folder(self.storage.home, scope)
         result.turns = await self.storage.transcripts.lapse(scope, cutoff, partial(_blank_line, cutoff=cutoff))
+        await self.storage.session_files.write_scope(scope)
         others = await asyncio.to_thread(lambda: list(self._other_files(folder, cutoff)))
         for path in others:
             await asyncio.to_thread(self.storage.disk.remove, path)

@@ -90,9 +90,8 @@ class ScopeEraser:
         async with self.scope_lock.hold_exclusive(job.scope):
             if job.attempts < _MOST_WAITS and await self.storage.store.is_in_use_elsewhere(job.scope):
                 return RetryJobLater(_RETRY_DELAY, _BUSY_ELSEWHERE)
-            if not await self.storage.transcripts.flush():
+            if not await self.storage.session_files.flush():
                 return RetryJobLater(_RETRY_DELAY, "messages are not written yet", counts=False)
-            await self.storage.transcripts.flush()
             await self.erase_scope(job.scope, spare=frozenset({job.id}))
             if job.attempts < 2 * _MOST_WAITS and await self.storage.store.is_in_use_elsewhere(job.scope):
                 return RetryJobLater(_RETRY_DELAY, _BUSY_ELSEWHERE)
@@ -106,8 +105,7 @@ class ScopeEraser:
         scopes = [f"{PEOPLE}{each}" for each in dict.fromkeys([person, *accounts])]
         for scope in scopes:
             async with self.scope_lock.hold_exclusive(scope):
-                await _retry_until_true(self.storage.transcripts.flush, "messages cannot be written to the transcripts")
-                await self.storage.transcripts.flush()
+                await _retry_until_true(self.storage.session_files.flush, "the files of messages cannot be written")
                 await _retry_until_true(partial(self._is_idle_elsewhere, scope), _BUSY_ELSEWHERE)
                 await self.erase_scope(scope)
         shared = [each for each in await self.storage.scopes() if each == SHARED or each.startswith(CHATS)]
@@ -136,13 +134,14 @@ class ScopeEraser:
         if person:
             await self._clear_choices({scope, *(str(key.parent) for key in keys)})
         await self.storage.index.close_index(scope)
-        await self.storage.transcripts.remove_turns(scope)
+        await self.storage.transcripts.remove(scope)
+        await self.storage.session_files.write_scope(scope)
         await self.storage.history.remove(scope)
         await self.storage.files.remove(scope)
         await self.storage.settle_history(scope)
         await self.storage.staging.discard_all(scope)
         await self._remove_documents(scope)
-        await self.storage.transcripts.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
+        await self.storage.session_files.remove(await asyncio.to_thread(scope_paths, self.storage.home, scope))
         await pay_mirror(self.storage.home, scope, self.storage.disk, erasure="all")
         # Last, because they show what belongs to the scope: an interrupted erasure can be repeated.
         await self.storage.store.drop_jobs(scope, spare=spare)
@@ -218,9 +217,10 @@ class ScopeEraser:
     async def _clear_member(self, member: GroupMember, keys: frozenset[SessionKey]) -> bool:
         scope, debt = member.scope, f"member:{' '.join(sorted(member.accounts))}"
         await owe_mirror(self.storage.home, scope, self.storage.disk, erasure=debt)
-        await self.storage.transcripts.flush()
+        await self.storage.session_files.flush()
         await self.storage.documents.notice(scope)
-        is_changed = await member.clear_transcripts(self.storage.transcripts.redact)
+        is_changed = await member.clear_transcripts()
+        await self.storage.session_files.write_scope(scope)  # also what a killed run has left stale
         async with self.storage.writing:
             is_changed = await member.clear_documents() or is_changed
             for job in await self.storage.jobs.pending_in(scope):
@@ -270,15 +270,16 @@ class GroupMember:
     ids: frozenset[str]
     accounts: frozenset[str]
 
-    async def clear_transcripts(self, redact: Callable[[str, Callable[[bytes], bytes]], Awaitable[int]]) -> bool:
+    async def clear_transcripts(self) -> bool:
         """Blank the member's turns and remove their files; return False if none exist."""
         attachments = ReferencedAttachments(ALL, self._turn_filter(), drops_quoted=True)
-        await redact(self.scope, attachments.look)
+        rewrite = self.storage.transcripts.rewrite
+        await rewrite(self.scope, attachments.look)
         if not attachments.has_matches:
             return False
         await self.storage.files.remove(self.scope, FileKind.ATTACHMENT, names=attachments.unreferenced)
         is_own_turn = self._turn_filter()
-        return bool(await redact(self.scope, lambda raw: self._blank_line(raw, is_own_turn)))
+        return bool(await rewrite(self.scope, lambda raw: self._blank_line(raw, is_own_turn)))
 
     async def clear_documents(self) -> bool:
         """Erase what the member added from the documents and every version; return False if they never changed any."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gateway.store.history import SqlHistory
     from gateway.store.jobs import SqlJobs
     from gateway.store.records import SqlTurnRecords
+    from gateway.store.transcripts import SqlTranscripts
 
 SCRUB = "scrub"  # kind of the job that erases deleted data from the journal's pages
 OWN_FILES, SESSIONS = "files", "sessions"
@@ -64,7 +65,8 @@ class ErasureStorage:
 
     home: Path
     documents: ScopeDocuments
-    transcripts: SessionFileWriter
+    transcripts: SqlTranscripts
+    session_files: SessionFileWriter
     history: SqlHistory
     files: SqlFiles
     settle_history: Callable[[str], Awaitable[None]]  # write the files of a scope's history, edited ones set aside

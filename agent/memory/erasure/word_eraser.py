@@ -196,7 +196,7 @@ class WordEraser:
         which asks for this erasure, is kept: after a crash it is approved again. Those that ask for another one, since
         the request (*since*), are kept for their answers.
         """
-        await self._storage.transcripts.flush()
+        await self._storage.session_files.flush()
         await self._storage.documents.notice(scope)
         async with self._storage.writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
@@ -226,7 +226,7 @@ class WordEraser:
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str, whole: bool = False
     ) -> ErasurePreview:
         """Return the amounts that `forget` would clear now; change nothing. Raises OSError."""
-        await self._storage.transcripts.flush()
+        await self._storage.session_files.flush()
         remembered: list[str] = []
         others = 0
         for name in DOCUMENTS:
@@ -384,7 +384,9 @@ class WordEraser:
             return without_words(raw, pattern, is_allowed, whole=whole)
 
         await remove_matching(self._storage.files, scope, pattern, FileKind.RESULT)
-        return await self._storage.transcripts.redact(scope, change, may_change=pattern.may_be_in_lines)
+        count = await self._storage.transcripts.rewrite(scope, change, may_change=pattern.may_be_in_lines)
+        await self._storage.session_files.write_scope(scope)
+        return count
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
         """Have conversations of the scope take a new snapshot at their next turn, and an unfinished Dream begin again.

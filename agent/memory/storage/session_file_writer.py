@@ -226,7 +226,8 @@ class SessionFileWriter:
     async def write_scope(self, scope: str) -> None:
         """Write what was committed so far, and all that is stale of *scope*, also of chats that no gateway has claimed.
 
-        Raises OSError when a file of the scope cannot be written, and StoreUnavailable.
+        Call it behind a change of rows that no file may be without. Raises OSError when a file of the scope cannot be
+        written, and StoreUnavailable; it is retried then.
         """
         async with self._lock:
             failed = await self._drain(scope)
@@ -256,47 +257,6 @@ class SessionFileWriter:
         await self.flush()
         async with self._lock:
             yield
-
-    async def redact(
-        self,
-        scope: str,
-        change: Callable[[bytes], bytes],
-        *,
-        keys: Collection[SessionKey] | None = None,
-        may_change: Callable[[bytes], bool] = lambda _: True,
-    ) -> int:
-        """Apply *change* to every line of *scope*, and write its files again; return the number of changed lines.
-
-        Turns for whose lines *may_change* returns False are passed over.
-
-        Raises OSError when a file could not be written, and StoreUnavailable; the lines are changed then, and it is
-        retried.
-        """
-        changed = await self._transcripts.rewrite(scope, change, keys=keys, may_change=may_change)
-        await self.write_scope(scope)  # also where a run that was killed, or a link, has left stale files
-        return changed
-
-    async def visit(self, scope: str, see: Callable[[bytes], bool]) -> None:
-        """Call *see* with the lines of some turns of *scope* after others, in a thread, until it returns False."""
-        await self._transcripts.visit(scope, see)
-
-    async def remove_turns(self, scope: str, *, keys: Collection[SessionKey] | None = None) -> int:
-        """Remove the turns of *scope*, or of some sessions of it, with their files; return their number.
-
-        Raises OSError as `redact`.
-        """
-        count = await self._transcripts.remove(scope, keys=keys)
-        await self.write_scope(scope)
-        return count
-
-    async def lapse(self, scope: str, before: datetime, blank: Callable[[bytes], bytes]) -> int:
-        """Remove the turns of *scope* that ended before a time; *blank* takes the words of those that must stay.
-
-        Return the number of turns that were removed. Raises OSError as `redact`.
-        """
-        count = await self._transcripts.lapse(scope, before, blank)
-        await self.write_scope(scope)
-        return count
 
     async def rearrange(self, folders: Sequence[Path], change: Callable[[], None]) -> None:
         """Run *change*, which moves transcripts from and into *folders*, in a thread while no file is written."""

@@ -117,11 +117,11 @@ async def test_what_another_gateway_changes_is_in_the_next_prompt(team: Workers,
     lease, ours = await homes[0].claim()
     assert "coffee" in str(ours.messages)
     await homes[0].store.journal.release(lease)
-    await homes[1].mirror.redact(SCOPE, lambda raw: raw.replace(b"green tea", b"_________"))
+    await homes[1].store.transcripts.rewrite(SCOPE, lambda raw: raw.replace(b"green tea", b"_________"))
     lease, same = await homes[0].claim()
     assert same is ours
     await homes[0].store.journal.release(lease)
-    await homes[1].mirror.redact(SCOPE, lambda raw: raw.replace(b"coffee", b"______"))
+    await homes[1].store.transcripts.rewrite(SCOPE, lambda raw: raw.replace(b"coffee", b"______"))
     _, read = await homes[0].claim()
     assert "coffee" not in str(read.messages)
     assert "______" in str(read.messages)

@@ -60,7 +60,7 @@ async def test_a_position_stays_good_after_a_new_conversation_and_an_erasure() -
         first = await parlour.app.memory.sessions.displayed_page(ANN, turns=2)
         assert first is not None
         await parlour.channel.ask("ann", "/new")
-        await parlour.app.session_files.redact("people/pocket%3aann", lambda raw: raw.replace(b"tea", b"..."))
+        await parlour.app.store.transcripts.rewrite("people/pocket%3aann", lambda raw: raw.replace(b"tea", b"..."))
         second = await parlour.app.memory.sessions.displayed_page(ANN, first.before, turns=2)
         assert second is not None
         assert [line.text for line in second.lines if line.role == "user"] == ["number 2 of ...", "number 3 of ..."]

@@ -94,7 +94,8 @@ class Chats:
         elif what in ("redact", "redact rows"):
             await self._redact(number % self.n, in_files=what == "redact")
         elif what == "forget everything":
-            await self.mirror.remove_turns(SCOPES[key], keys=frozenset({key}))
+            await self.records.transcripts.remove(SCOPES[key], keys=frozenset({key}))
+            await self.mirror.write_scope(SCOPES[key])
         elif what == "edit":
             self._edit(SCOPES[key], number)
         else:
@@ -109,10 +110,11 @@ class Chats:
     async def _redact(self, n: int, *, in_files: bool) -> None:
         word = b"answer %d." % n
         self.erased.add(word)
-        redact = self.mirror.redact if in_files else self.records.transcripts.rewrite
         for scope in set(SCOPES.values()):
             with suppress(OSError):  # a full disk: it is retried
-                await redact(scope, partial(_without, word))
+                await self.records.transcripts.rewrite(scope, partial(_without, word))
+                if in_files:
+                    await self.mirror.write_scope(scope)
             for aside in scope_folder(self.home, scope).glob("sessions/*.corrupt"):
                 aside.unlink()  # as an erasure does
 

@@ -503,6 +503,13 @@ async def test_killed_anywhere_the_next_run_leaves_the_bytes_of_the_rows(
 # -- redaction and removal -----------------------------------------------------------------------------
 
 
+async def redact(mirror: SessionFileWriter, records: FakeRecords, scope: str = SCOPE) -> int:
+    """Take the lines with the secret out of the rows, then out of the files; return their number."""
+    count = await records.transcripts.rewrite(scope, partial(without, b"secret"))
+    await mirror.write_scope(scope)
+    return count
+
+
 async def test_a_redaction_leaves_no_old_byte(tmp_path: Path) -> None:
     """In the current file, in the archive and in turns that are in no file yet; lines keep their places."""
     records = FakeRecords(*talk(2, said="my secret"), command("new", new=NEXT))
@@ -510,13 +517,13 @@ async def test_a_redaction_leaves_no_old_byte(tmp_path: Path) -> None:
     await mirror.flush()
     for record in talk(2, first=2, said="a secret", transcript=NEXT):
         records.commit(record)
-    assert await mirror.redact(SCOPE, partial(without, b"secret")) == 4
+    assert await redact(mirror, records) == 4
     for path in (archive(tmp_path), path_of(tmp_path)):
         assert b"secret" not in path.read_bytes()
         assert len(turns(path)) >= 2
     assert len(list(path_of(tmp_path).parent.iterdir())) == 2
     assert not await records.transcripts.stale_files()
-    assert await mirror.redact(SCOPE, partial(without, b"secret")) == 0
+    assert await redact(mirror, records) == 0
 
 
 @pytest.mark.parametrize("is_written", [False, True], ids=["before the write", "after the write"])
@@ -645,7 +652,8 @@ async def test_files_of_another_homes_time_are_written_again(tmp_path: Path) -> 
         mirror = SessionFileWriter(tmp_path / name, records, records.transcripts)
         await mirror.begin(is_shared=True)
         await mirror.flush()
-    await mirror.remove_turns(SCOPE)
+    await records.transcripts.remove(SCOPE)
+    await mirror.write_scope(SCOPE)
     path = path_of(tmp_path / "first")
     aside = path.with_name(f"{path.name}.corrupt")
     aside.write_bytes(FOREIGN)
@@ -678,7 +686,8 @@ async def test_removed_turns_leave_no_file(tmp_path: Path) -> None:
     await mirror.flush()
     segment_path(path_of(tmp_path), TRANSCRIPT, 1).write_bytes(b"{}\n")
     archive(tmp_path).with_name(f"{archive(tmp_path).name}.corrupt").write_bytes(FOREIGN)
-    assert await mirror.remove_turns(SCOPE, keys=frozenset({ANN})) == 4
+    assert await records.transcripts.remove(SCOPE, keys=frozenset({ANN})) == 4
+    await mirror.write_scope(SCOPE)
     assert [path_of(tmp_path, key=thread)] == list(path_of(tmp_path).parent.iterdir())
     records.commit(exchange(3, 2, transcript=NEXT))
     await mirror.flush()
@@ -690,7 +699,8 @@ async def test_turns_that_lapse_leave_their_file(tmp_path: Path) -> None:
     records = FakeRecords(*talk(2), command("new", new=NEXT), *talk(3, first=60, transcript=NEXT))
     mirror = mirror_of(tmp_path, records)
     await mirror.flush()
-    assert await mirror.lapse(SCOPE, START + timedelta(minutes=61), lambda raw: raw) == 4
+    assert await records.transcripts.lapse(SCOPE, START + timedelta(minutes=61), lambda raw: raw) == 4
+    await mirror.write_scope(SCOPE)
     assert [path_of(tmp_path)] == list(path_of(tmp_path).parent.iterdir())
     assert turns(path_of(tmp_path)) == names(61, 62)
 
@@ -700,7 +710,7 @@ async def test_files_that_an_earlier_run_left_stale_are_written_with_the_next_re
     records = FakeRecords(*talk(2, said="my secret"))
     await mirror_of(tmp_path, records).close()
     await records.transcripts.rewrite(SCOPE, partial(without, b"secret"))
-    assert await mirror_of(tmp_path, records).redact(SCOPE, partial(without, b"secret")) == 0
+    assert await redact(mirror_of(tmp_path, records), records) == 0
     assert b"secret" not in path_of(tmp_path).read_bytes()
 
 
@@ -708,7 +718,7 @@ async def test_an_erasure_is_not_held_up_by_a_file_of_somebody_else(tmp_path: Pa
     """Bob's folder cannot be written: Ann's words are erased all the same."""
     records = FakeRecords(*talk(2, said="my secret"), *talk(2, first=10, **BOBS))
     disk = DyingDisk(at=0, error=OSError(errno.EIO, "no"), only="%3a43/sessions")
-    assert await mirror_of(tmp_path, records, disk).redact(SCOPE, partial(without, b"secret")) == 2
+    assert await redact(mirror_of(tmp_path, records, disk), records) == 2
     assert b"secret" not in path_of(tmp_path).read_bytes()
 
 
@@ -719,7 +729,7 @@ async def test_an_erasure_says_that_a_file_could_not_be_written(tmp_path: Path) 
     disk = DyingDisk(at=0, error=OSError(errno.ENOSPC, "No space left on device"), only="sessions")
     mirror = mirror_of(tmp_path, records, disk)
     with pytest.raises(OSError, match="No space left on device"):
-        await mirror.redact(SCOPE, partial(without, b"secret"))
+        await redact(mirror, records)
     assert b"secret" not in await bodies(records)
     assert await mirror.flush()
     assert b"secret" not in path_of(tmp_path).read_bytes()
@@ -740,8 +750,8 @@ async def test_an_erasure_that_the_store_puts_off_does_not_blame_the_disk(
 
     monkeypatch.setattr(records, "unwritten", unwritten)
     with pytest.raises(StoreUnavailable, match="full"):
-        await mirror.redact(SCOPE, partial(without, b"secret"))
-    assert await mirror.redact(SCOPE, partial(without, b"secret")) == 0
+        await redact(mirror, records)
+    assert await redact(mirror, records) == 0
     assert b"secret" not in path_of(tmp_path).read_bytes()
 
 
@@ -753,7 +763,7 @@ async def test_a_stale_file_is_told_from_one_of_another_scope(tmp_path: Path) ->
     await mirror.flush()
     bobs = path_of(tmp_path, BOBS_SCOPE, BOB)
     before = bobs.read_bytes(), bobs.stat().st_ino
-    await mirror.redact(SCOPE, partial(without, b"secret"))
+    await redact(mirror, records)
     assert (bobs.read_bytes(), bobs.stat().st_ino) == before
     assert b"secret" in before[0]
 
@@ -867,7 +877,7 @@ async def test_an_outage_of_one_scope_is_not_over_because_another_is_erased(
     await records.transcripts.rewrite(SCOPE, partial(without, b"secret"))
     disk.at = disk.count
     assert not await mirror.flush()
-    await mirror.redact(BOBS_SCOPE, partial(without, b"secret"))
+    await redact(mirror, records, BOBS_SCOPE)
     assert "session_files.writes_again" not in capsys.readouterr().out
     assert await mirror.flush()
     assert capsys.readouterr().out.count("session_files.writes_again") == 1
@@ -929,7 +939,7 @@ async def test_run_writes_a_stale_file_that_an_erasure_could_not(tmp_path: Path,
         await asyncio.sleep(1)
         disk.at = disk.count
         with pytest.raises(OSError, match="full"):
-            await mirror.redact(SCOPE, partial(without, b"secret"))
+            await redact(mirror, records)
         await asyncio.sleep(60)
         assert b"secret" not in path_of(tmp_path).read_bytes()
         running.cancel()

@@ -264,7 +264,8 @@ async def test_what_was_erased_comes_back_from_no_older_journal(tmp_path: Path) 
     mirror = SessionFileWriter(tmp_path, records, records.transcripts)
     await mirror.flush()
     older = [each.body for each in await stored(records)]
-    await mirror.redact(SCOPE, lambda raw: raw.replace(b"question 1", b"[forgotten]"))
+    await records.transcripts.rewrite(SCOPE, lambda raw: raw.replace(b"question 1", b"[forgotten]"))
+    await mirror.write_scope(SCOPE)
     for each, was in zip(await stored(records), older, strict=True):
         records.connection.execute("UPDATE record SET body = ? WHERE seq = ?", (was, each.seq))
     await adopt(tmp_path, records)
