@@ -93,9 +93,7 @@ class SqlAccess:
 
     async def audit(self, *, limit: int, about: str = "") -> Sequence[AuditEntry]:
         """Return lines, the newest first; of one "channel:user_id" as decider or as whom it is about, if given."""
-        columns = (*(quote(about),) * 3, limit)
-        found = await self._engine.writer.submit(lambda database: database.execute(_LINES, columns).fetchall())
-        return [_read_line(each) for each in found]
+        return [_read_line(each) for each in await self._engine.fetch(_LINES, *(quote(about),) * 3, limit)]
 
     def _adopt(self, change: AccessChange) -> None:
         snapshot = self._snapshot

@@ -116,9 +116,7 @@ class SqlAccountLinks:
 
     async def notes(self) -> Mapping[str, str]:
         """Return the stored notes by name."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute("SELECT name, value FROM link_note").fetchall()
-        )
+        found = await self._engine.fetch("SELECT name, value FROM link_note")
         return {unquote(name): unquote(value) for name, value in found}
 
     async def note(self, name: str, value: str, *, was: str) -> bool:
@@ -156,9 +154,7 @@ class SqlAccountLinks:
 
     async def moves(self) -> Sequence[ScopeMove]:
         """Return the moves whose files may not have been moved yet, oldest first."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute("SELECT payload FROM move ORDER BY at, id").fetchall()
-        )
+        found = await self._engine.fetch("SELECT payload FROM move ORDER BY at, id")
         return [_read(read_json(payload)) for (payload,) in found]
 
     async def mark_moved(self, move: ScopeMove) -> None:

@@ -104,8 +104,7 @@ class SqlAlerts:
 
     async def gateways(self) -> frozenset[str]:
         """Return the names of the gateways that run."""
-        found = await self._engine.writer.submit(lambda database: database.execute(_GATEWAYS).fetchall())
-        return frozenset(name for (name,) in found)
+        return frozenset(name for (name,) in await self._engine.fetch(_GATEWAYS))
 
     async def all(self) -> tuple[Alert, ...]:
         """Return every cause that was ever noted, the latest trouble first."""
@@ -164,27 +163,20 @@ class SqlAlerts:
 
     async def mark_posted(self, post: WebhookPost) -> None:
         """Forget *post*: it arrived, or is given up."""
-        await self._engine.writer.submit(
-            lambda database: database.execute("DELETE FROM alert_post WHERE seq = ?", (post.seq,)).close()
-        )
+        await self._engine.execute("DELETE FROM alert_post WHERE seq = ?", post.seq)
 
     async def postpone(self, post: WebhookPost, until: datetime) -> None:
         """Count an attempt that failed; the next is not before *until*."""
-        arguments = (post.attempts + 1, micros(until), post.seq)
         change = "UPDATE alert_post SET attempts = ?, due_at = ? WHERE seq = ?"
-        await self._engine.writer.submit(lambda database: database.execute(change, arguments).close())
+        await self._engine.execute(change, post.attempts + 1, micros(until), post.seq)
 
     async def dead(self, notices: Collection[str]) -> frozenset[str]:
         """Return the ids among *notices* that were dead-lettered."""
-        wanted = write_json(sorted(notices))
-        found = await self._engine.writer.submit(lambda database: database.execute(_DEAD, (wanted,)).fetchall())
-        return frozenset(turn for (turn,) in found)
+        return frozenset(turn for (turn,) in await self._engine.fetch(_DEAD, write_json(sorted(notices))))
 
     async def unreached_chats(self, since: datetime) -> frozenset[SessionKey]:
         """Return the chats where a notice was dead-lettered *since* and no user has written afterwards."""
-        wanted = (micros(since), OURS)
-        found = await self._engine.writer.submit(lambda database: database.execute(_UNHEARD, wanted).fetchall())
-        return frozenset(read_key(key) for (key,) in found)
+        return frozenset(read_key(key) for (key,) in await self._engine.fetch(_UNHEARD, micros(since), OURS))
 
     async def given_up(self, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
         """Return the turns that lost data since the mark *after*, oldest first, and the next mark.

@@ -170,4 +170,5 @@ def upsert_sql(table: str, *columns: str, keys: int = 1) -> str:
 
 
 SET_META = upsert_sql("meta", "name", "value")
+FIND_META = "SELECT value FROM meta WHERE name = ?"
 BURY = upsert_sql("dead", "id", "turn", "key", "reason", "at")

@@ -30,7 +30,7 @@ from gateway.ports.memory import (
     document_file,
     rev_of,
 )
-from gateway.store.database import LISTED, SET_META, Database
+from gateway.store.database import LISTED, Database
 from gateway.store.document_lines import (
     DocumentLine,
     LineDiff,
@@ -38,12 +38,11 @@ from gateway.store.document_lines import (
     compare_lines,
     join_lines,
 )
-from gateway.store.engine import StoreEngine
+from gateway.store.engine import StoreEngine, StorePart
 from gateway.store.erased_words import ErasedWords, ErasureRunning, check_erasures, clear_texts, erasure_ids_of
 from gateway.store.history import clear_update, store_update
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
 
-_ADOPTED = "adopted_documents"
 _CACHED = 256  # documents
 _SHORTEST = 4  # characters of an id that are taken for it
 _ID_BYTES = 4
@@ -107,15 +106,17 @@ class _StoredDocument:
     dead: list[DocumentLine]
 
 
-class SqlDocuments:
+class SqlDocuments(StorePart):
     """The documents of every scope with all their changes.
 
     Methods return when a write is durable, and raise StoreUnavailable otherwise. The files of the documents are a
     mirror: each write leaves a debt for them in its own transaction.
     """
 
+    _adoption = "adopted_documents"
+
     def __init__(self, engine: StoreEngine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._texts: OrderedDict[tuple[str, str], ScopeDocument] = OrderedDict()
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
@@ -146,9 +147,8 @@ class SqlDocuments:
 
     async def epoch(self, scope: str) -> str:
         """Return the epoch."""
-        columns = (quote(scope),)
-        found = await self._engine.read(lambda database: database.execute(_EPOCH, columns).fetchone())
-        return unquote(found[0]) if found is not None else ""
+        found = await self._engine.read_rows(_EPOCH, quote(scope))
+        return unquote(found[0][0]) if found else ""
 
     async def change(
         self,
@@ -257,22 +257,17 @@ class SqlDocuments:
     async def texts(self, scope: str, number: int | None = None) -> Mapping[str, str]:
         """Return the documents after the change *number*, by default the newest one, without empty ones."""
         after = 2**62 if number is None else number
-        columns = (quote(scope), after, after)
-        rows = await self._engine.read(lambda database: database.execute(_ALIVE_AT, columns).fetchall())
-        return _texts(rows, after)
+        return _texts(await self._engine.read_rows(_ALIVE_AT, quote(scope), after, after), after)
 
     async def log(self, scope: str, *, limit: int, since: int = 0) -> Sequence[DocumentChange]:
         """Return the newest changes with a higher number than *since*, the newest first."""
-        columns = (quote(scope), since, limit)
-        rows = await self._engine.read(lambda database: database.execute(_NEWEST, columns).fetchall())
-        return list(map(_change, rows))
+        return list(map(_change, await self._engine.read_rows(_NEWEST, quote(scope), since, limit)))
 
     async def find(self, scope: str, id_: str) -> DocumentChange | None:
         """Return the change whose id begins with *id_*; None when none or several do."""
         if len(id_) < _SHORTEST or not (id_.isascii() and id_.isalnum()):
             return None
-        columns = (quote(scope), *_beginning(id_.lower()))
-        rows = await self._engine.read(lambda database: database.execute(_BY_ID, columns).fetchall())
+        rows = await self._engine.read_rows(_BY_ID, quote(scope), *_beginning(id_.lower()))
         return _change(rows[0]) if len(rows) == 1 else None
 
     async def changed_texts(self, scope: str, change: DocumentChange) -> Mapping[str, tuple[str, str]]:
@@ -359,8 +354,7 @@ class SqlDocuments:
 
     async def scopes(self) -> Sequence[str]:
         """Return the scopes that have documents, changes or an epoch, sorted."""
-        rows = await self._engine.writer.submit(lambda database: database.execute(_SCOPES).fetchall())
-        return sorted(unquote(scope) for (scope,) in rows)
+        return sorted(unquote(scope) for (scope,) in await self._engine.fetch(_SCOPES))
 
     async def stale_paths(self, scope: str | None = None) -> Sequence[StalePath]:
         """Return the files beside transcripts that are to be written again, of *scope* or of all scopes."""
@@ -368,16 +362,14 @@ class SqlDocuments:
         if scope is None and engine.path_changes_written == engine.path_changes and not engine.claims.is_shared:
             return ()
         changes = engine.path_changes  # those that are queued from here on are not seen
-        statement, columns = (_STALE, ()) if scope is None else (_STALE_OF, (quote(scope),))
-        rows = await engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
+        rows = await (engine.fetch(_STALE) if scope is None else engine.fetch(_STALE_OF, quote(scope)))
         if scope is None and not rows:
             engine.path_changes_written = changes
         return [StalePath(scope=unquote(each), path=path, changes=count) for each, path, count in rows]
 
     async def drop_stale_path(self, file: StalePath) -> None:
         """Note that *file* was written again, unless it is stale once more since."""
-        columns = (quote(file.scope), file.path, file.changes)
-        await self._engine.writer.submit(lambda database: database.execute(_DROP_STALE, columns).close())
+        await self._engine.execute(_DROP_STALE, quote(file.scope), file.path, file.changes)
 
     async def owe_files(self, scope: str) -> None:
         """Have every file of the scope's documents, and their repository, written again."""
@@ -389,17 +381,6 @@ class SqlDocuments:
 
         self._engine.path_changes += 1
         await self._engine.writer.submit(owe)
-
-    async def is_adopted(self) -> bool:
-        """Return True if the files of an earlier release were stored."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)).fetchone()
-        )
-        return found is not None
-
-    async def mark_adopted(self) -> None:
-        """Note that the files of an earlier release are stored."""
-        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
     def _cache(self, scope: str, document: ScopeDocument) -> None:
         self._texts[scope, document.name] = document

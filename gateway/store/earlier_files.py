@@ -48,14 +48,12 @@ class SqlEarlierFiles:
 
     async def scopes(self) -> Sequence[str]:
         """Return the scopes that have files."""
-        rows = await self._engine.writer.submit(
-            lambda database: database.execute("SELECT scope FROM scope ORDER BY scope").fetchall()
-        )
+        rows = await self._engine.fetch("SELECT scope FROM scope ORDER BY scope")
         return [unquote(scope) for (scope,) in rows]
 
     async def files(self, scope: str) -> Sequence[EarlierFile]:
         """Return the files of a scope."""
-        rows = await self._engine.writer.submit(lambda database: database.execute(_FILES, (quote(scope),)).fetchall())
+        rows = await self._engine.fetch(_FILES, quote(scope))
         return [
             EarlierFile(path=unquote(path), size=size, modified=modified, object=name)
             for path, size, modified, name in rows
@@ -65,10 +63,7 @@ class SqlEarlierFiles:
         """Yield the bytes of a file that the database has."""
         columns, start = (quote(scope), quote(file.path)), 0
         while start < file.size:
-            low = start
-            rows = await self._engine.writer.submit(
-                lambda database, low=low: database.execute(_READ, (*columns, low, low + _READ_BYTES)).fetchall()  # type: ignore[misc]
-            )
+            rows = await self._engine.fetch(_READ, *columns, start, start + _READ_BYTES)
             if not rows:
                 return
             for begin, data in rows:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from cachetools import FIFOCache
 
@@ -18,7 +18,7 @@ from gateway.ports.journal import EXPIRES, InboxRow, PendingDelivery
 from gateway.store.adoption import AdoptedRange
 from gateway.store.claims import ChatClaims, WorkerIdentity, held_chats, is_held
 from gateway.store.connections import WorkerConnections
-from gateway.store.database import Database
+from gateway.store.database import FIND_META, SET_META, Database
 from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
 from gateway.store.shared_windows import WorkerWindows
@@ -149,6 +149,18 @@ class StoreEngine:
         """Return the result of *operation*, which reads what is committed and changes nothing."""
         return await (self.writer.submit(operation) if self.reader is None else self.reader.read(operation))
 
+    async def read_rows(self, statement: str, *columns: Any) -> list[Any]:
+        """Return the committed rows of a statement that changes nothing."""
+        return await self.read(lambda database: database.execute(statement, columns).fetchall())
+
+    async def fetch(self, statement: str, *columns: Any, group: Hashable | None = None) -> list[Any]:
+        """Return the rows of a statement, behind the writes that were queued before."""
+        return await self.writer.submit(lambda database: database.execute(statement, columns).fetchall(), group=group)
+
+    async def execute(self, statement: str, *columns: Any) -> None:
+        """Run one statement durably."""
+        await self.writer.submit(lambda database: database.execute(statement, columns).close())
+
     def note_turn(self, key: SessionKey, turn: str, at: datetime) -> None:
         """Note a stored turn for the next stamp."""
         self.newest_turns.pop(str(key), None)
@@ -212,3 +224,23 @@ class StoreEngine:
     def wake_at(self, delay: float, wake: Callable[[], None]) -> None:
         """Call *wake* after *delay* seconds."""
         asyncio.get_running_loop().call_later(delay, wake)
+
+
+class StorePart:
+    """Rows of one kind over the engine, which earlier releases have kept in files.
+
+    Methods return when a write is durable, and raise StoreUnavailable otherwise.
+    """
+
+    _adoption: ClassVar[str]  # row of `meta` that says that the files are stored
+
+    def __init__(self, engine: StoreEngine) -> None:
+        self._engine = engine
+
+    async def is_adopted(self) -> bool:
+        """Return True if the files of an earlier release are stored."""
+        return bool(await self._engine.fetch(FIND_META, self._adoption))
+
+    async def mark_adopted(self) -> None:
+        """Note that the files of an earlier release are stored."""
+        await self._engine.execute(SET_META, self._adoption, "1")

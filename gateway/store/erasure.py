@@ -119,8 +119,7 @@ class SqlErasure:
         keys, sender = _keys(reach.keys), quote(reach.sender)
         turns: frozenset[str] | None = None
         if reach.sender:
-            found = await self._engine.writer.submit(lambda db: db.execute(_TURNS, (keys, sender)).fetchall())
-            turns = frozenset(turn for (turn,) in found)
+            turns = frozenset(turn for (turn,) in await self._engine.fetch(_TURNS, keys, sender))
         changed = await self._in_pieces(partial(_redact_inbox, keys=keys, sender=sender, reach=reach, change=change))
         # Messages first: parts that another worker cuts from one in this transaction are seen by the next.
         for redact in (_redact_message, _redact_parts):

@@ -23,7 +23,7 @@ from gateway.errors import FileUnavailable, ObjectDamaged, ObjectsUnavailable, S
 from gateway.ports.journal import Job
 from gateway.ports.memory import BYTES, MEDIUM, FileKind, FileLimit, FilesFull, FileTotal, ScopeFile, ScopeFileChange
 from gateway.store.database import LISTED, SET_META, Database, upsert_sql
-from gateway.store.engine import StoreEngine
+from gateway.store.engine import StoreEngine, StorePart
 from gateway.store.erased_words import (
     ErasedWords,
     ErasureRunning,
@@ -91,7 +91,6 @@ _DISCARD = "UPDATE unused_object SET due = 0 WHERE name = ? AND due > 0"
 _MARK_DUE = "UPDATE unused_object SET due = 0 WHERE due > 0 AND due <= ?"
 _DUE = sql("SELECT name FROM unused_object WHERE due = 0 ORDER BY name LIMIT", str(_AT_ONCE))
 _REMOVED = "DELETE FROM unused_object WHERE name = ?"
-_ADOPTED = "adopted_files"
 _HOLD = "bytes_held."  # begins the names of rows of `meta` with the time until which a backup reads objects
 _HOLDS = "SELECT name, value FROM meta WHERE name LIKE ?"
 _END_HOLD = "DELETE FROM meta WHERE name = ?"
@@ -125,15 +124,17 @@ class _NewBytes:
     listed: str = ""  # their name in `unused_object`, if they are at their place
 
 
-class SqlFiles:
+class SqlFiles(StorePart):
     """Files of scopes. A change is one transaction, and its bytes are durable before it.
 
     The bytes of a *home* are in the folders of its scopes; None = in the database, of large files in *objects*. Raises
     StoreUnavailable as the journal does, OSError where the disk of the home fails.
     """
 
+    _adoption = "adopted_files"
+
     def __init__(self, engine: StoreEngine, home: Path | None, objects: ObjectStore | None = None) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._folders = DirectoryObjects(home, is_home=True) if home is not None else None
         self._objects = objects
         self.change_count = 0  # of this process's changes of which files there are
@@ -146,8 +147,8 @@ class SqlFiles:
 
     async def files(self, scope: str, *kinds: FileKind) -> Sequence[ScopeFile]:
         """Return the files of *kinds*, by kind and name; without kinds all files."""
-        column = quote(scope)
-        found = await (self._fetch(_LIST_KINDS, column, write_json(kinds)) if kinds else self._fetch(_LIST, column))
+        fetch, column = self._engine.fetch, quote(scope)
+        found = await (fetch(_LIST_KINDS, column, write_json(kinds)) if kinds else fetch(_LIST, column))
         return [_file(row) for row in found]
 
     async def has_texts(self, scope: str) -> bool:
@@ -157,7 +158,7 @@ class SqlFiles:
 
     async def find(self, scope: str, kind: FileKind, name: str) -> ScopeFile | None:
         """Return one file; None if it does not exist."""
-        found = await self._fetch(_FIND, quote(scope), kind, quote(name))
+        found = await self._engine.fetch(_FIND, quote(scope), kind, quote(name))
         return _file(found[0]) if found else None
 
     async def load(self, scope: str, file: ScopeFile) -> bytes | None:
@@ -170,7 +171,7 @@ class SqlFiles:
     async def load_small(self, scope: str, kind: FileKind, names: Collection[str]) -> Mapping[str, bytes]:
         """Return the verified bytes of those of *names* that exist, which fit in memory together, in one query."""
         return verified_contents(
-            await self._fetch(_SMALL, quote(scope), kind, write_json([quote(each) for each in names]))
+            await self._engine.fetch(_SMALL, quote(scope), kind, write_json([quote(each) for each in names]))
         )
 
     async def stream(self, scope: str, file: ScopeFile) -> AsyncIterator[bytes]:
@@ -199,16 +200,16 @@ class SqlFiles:
             return
         columns, step = (quote(scope), file.place), _READ_BYTES // PIECE_BYTES
         for n in range(0, -(-file.size // PIECE_BYTES), step):
-            for (data,) in await self._fetch(_PIECES, *columns, n, n + step):
+            for (data,) in await self._engine.fetch(_PIECES, *columns, n, n + step):
                 yield bytes(data)
 
     async def totals(self, scope: str) -> Mapping[FileKind, FileTotal]:
         """Return number and size of the scope's files by kind."""
-        return _totals(await self._fetch(_TOTALS, quote(scope)))
+        return _totals(await self._engine.fetch(_TOTALS, quote(scope)))
 
     async def scopes(self, *kinds: FileKind) -> Sequence[str]:
         """Return the scopes with files of *kinds*; without kinds those with any."""
-        found = await (self._fetch(_SCOPES_OF, write_json(kinds)) if kinds else self._fetch(_SCOPES))
+        found = await (self._engine.fetch(_SCOPES_OF, write_json(kinds)) if kinds else self._engine.fetch(_SCOPES))
         return [unquote(scope) for (scope,) in found]
 
     # -- changing ----------------------------------------------------------------------------------
@@ -377,10 +378,10 @@ class SqlFiles:
         """
         self._held += 1
         self._released.clear()
-        hold, submit = f"{_HOLD}{secrets.token_hex(8)}", self._engine.writer.submit
+        hold = f"{_HOLD}{secrets.token_hex(8)}"
         try:
             if self._objects is not None:  # other gateways remove them, too
-                await submit(lambda database: database.execute(SET_META, (hold, str(self._due()))).close())
+                await self._engine.execute(SET_META, hold, str(self._due()))
             yield
         finally:
             self._held -= 1
@@ -447,18 +448,7 @@ class SqlFiles:
             removed += len(names)
         return None if names is None else removed
 
-    async def is_adopted(self) -> bool:
-        """Return True if the files of the folders of an earlier release are stored."""
-        return bool(await self._fetch("SELECT 1 FROM meta WHERE name = ?", _ADOPTED))
-
-    async def mark_adopted(self) -> None:
-        """Note that the files of the folders are stored."""
-        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
-
     # -- inside ------------------------------------------------------------------------------------
-
-    async def _fetch(self, statement: str, *columns: Any) -> list[Any]:
-        return await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
 
     def _due(self) -> int:
         """Return when bytes may be removed that no row refers to until then."""
@@ -487,8 +477,7 @@ class SqlFiles:
             return _NewBytes(_new_place(), digest, len(data), split_pieces(data))
         place = f"{digest}{_OUTSIDE}{secrets.token_hex(4)}" if is_outside else _new_place()
         name = self._name(scope, place)
-        columns = (quote(name), self._due())
-        await self._engine.writer.submit(lambda database: database.execute(_UNUSED, columns).close())
+        await self._engine.execute(_UNUSED, quote(name), self._due())
         new = _NewBytes(place, digest, len(data), listed=name)
         try:
             async with asyncio.timeout(_STORING_SECONDS):

@@ -30,8 +30,8 @@ from gateway.ports.memory import (
     StoredNote,
     mark_file,
 )
-from gateway.store.database import SET_META, Database, upsert_sql
-from gateway.store.engine import StoreEngine
+from gateway.store.database import Database, upsert_sql
+from gateway.store.engine import StoreEngine, StorePart
 from gateway.store.erased_words import Clear, ErasedWords, store_cleared
 from gateway.store.row_codec import quote, unquote
 from gateway.store.transcripts import MAKE_STALE
@@ -62,7 +62,6 @@ _SET_REV = "UPDATE note_file SET rev = ? WHERE scope = ? AND name = ?"
 _PUT_MARK = upsert_sql("memory_mark", "scope", "kind", "name", "value", keys=3)
 _DROP_MARK = "DELETE FROM memory_mark WHERE scope = ? AND kind = ? AND name = ?"
 _SCOPES = "SELECT scope FROM history WHERE ? = 0 OR cursor > dream_cursor ORDER BY scope"
-_ADOPTED = "adopted_histories"
 TABLES = ("history", "history_entry", "raw_message", "note_file", "memory_mark")
 
 
@@ -100,14 +99,13 @@ _TEXT_ROWS = (
 )
 
 
-class SqlHistory:
+class SqlHistory(StorePart):
     """The history of every scope of a gateway.
 
     Its files are a mirror: each change leaves debts for them in its own transaction.
     """
 
-    def __init__(self, engine: StoreEngine) -> None:
-        self._engine = engine
+    _adoption = "adopted_histories"
 
     async def append(self, scope: str, *entries: HistoryEntry) -> Sequence[HistoryEntry]:
         """Store the entries."""
@@ -135,33 +133,32 @@ class SqlHistory:
 
     async def after(self, scope: str, cursor: int = 0, limit: int | None = None) -> Sequence[HistoryEntry]:
         """Return the entries after a cursor."""
-        columns = (quote(scope), cursor, 2**31 if limit is None else limit)
-        return _entries(await self._fetch(_AFTER, columns))
+        return _entries(await self._engine.fetch(_AFTER, quote(scope), cursor, 2**31 if limit is None else limit))
 
     async def find(self, scope: str, entry: str) -> HistoryEntry | None:
         """Return an entry by its id."""
-        found = await self._fetch(_FIND, (quote(scope), quote(entry))) if entry else []
+        found = await self._engine.fetch(_FIND, quote(scope), quote(entry)) if entry else []
         return read_entry(bytes(found[0][1])) if found else None
 
     async def revs(self, scope: str) -> HistoryRevs:
         """Return the revs."""
-        found = await self._fetch("SELECT entries, keys FROM history WHERE scope = ?", (quote(scope),))
-        notes = await self._fetch("SELECT name, rev FROM note_file WHERE scope = ?", (quote(scope),))
+        found = await self._engine.fetch("SELECT entries, keys FROM history WHERE scope = ?", quote(scope))
+        notes = await self._engine.fetch("SELECT name, rev FROM note_file WHERE scope = ?", quote(scope))
         entries, keys = found[0] if found else ("", "")
         return HistoryRevs(entries=entries, keys=keys, notes={unquote(name): rev for name, rev in notes})
 
     async def raw_entries(self, scope: str) -> Sequence[HistoryEntry]:
         """Return the entries whose messages no model has summarised yet."""
-        return _entries(await self._fetch(_RAW_ENTRIES, (quote(scope),)))
+        return _entries(await self._engine.fetch(_RAW_ENTRIES, quote(scope)))
 
     async def raw_messages(self, scope: str, entry: str) -> Sequence[Line]:
         """Return the messages that are kept for this entry."""
-        lines = [decode_line(bytes(body)) for (body,) in await self._fetch(_RAWS, (quote(scope), quote(entry)))]
+        lines = [decode_line(bytes(body)) for (body,) in await self._engine.fetch(_RAWS, quote(scope), quote(entry))]
         return [line["message"] for line in lines if line and line.get("message")]
 
     async def dream_cursor(self, scope: str) -> int:
         """Return the cursor of the last entry that Dream has processed."""
-        found = await self._fetch("SELECT dream_cursor FROM history WHERE scope = ?", (quote(scope),))
+        found = await self._engine.fetch("SELECT dream_cursor FROM history WHERE scope = ?", quote(scope))
         return found[0][0] if found else 0
 
     async def advance_dream(self, scope: str, cursor: int) -> None:
@@ -182,22 +179,22 @@ class SqlHistory:
 
     async def scopes(self, *, with_news: bool = False) -> Sequence[str]:
         """Return the scopes with a history; *with_news*: those with entries that Dream has not processed."""
-        return [unquote(scope) for (scope,) in await self._fetch(_SCOPES, (int(with_news),))]
+        return [unquote(scope) for (scope,) in await self._engine.fetch(_SCOPES, int(with_news))]
 
     async def note_names(self, scope: str) -> Sequence[str]:
         """Return the names of the notes."""
-        found = await self._fetch("SELECT name FROM note_file WHERE scope = ? ORDER BY name", (quote(scope),))
+        found = await self._engine.fetch("SELECT name FROM note_file WHERE scope = ? ORDER BY name", quote(scope))
         return [unquote(name) for (name,) in found]
 
     async def note(self, scope: str, name: str) -> bytes | None:
         """Return a note."""
-        found = await self._fetch(_NOTE, (quote(scope), quote(name)))
+        found = await self._engine.fetch(_NOTE, quote(scope), quote(name))
         return bytes(found[0][0]) if found else None
 
     async def marks(self, scope: str, kind: MarkKind) -> Mapping[str, str]:
         """Return the marks of a kind."""
-        found = await self._fetch(
-            "SELECT name, value FROM memory_mark WHERE scope = ? AND kind = ?", (quote(scope), kind)
+        found = await self._engine.fetch(
+            "SELECT name, value FROM memory_mark WHERE scope = ? AND kind = ?", quote(scope), kind
         )
         return {unquote(name): unquote(value) for name, value in found}
 
@@ -273,14 +270,6 @@ class SqlHistory:
         """Remove all that is stored of a scope."""
         await self._change(lambda database: _remove(database, quote(scope)))
 
-    async def is_adopted(self) -> bool:
-        """Return True if the histories in an earlier release's files were adopted."""
-        return bool(await self._fetch("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)))
-
-    async def mark_adopted(self) -> None:
-        """Note that all histories of an earlier release's files are stored."""
-        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
-
     async def _change(self, operation: Callable[[Database], T]) -> T:
         self._engine.path_changes += 1
         return await self._engine.writer.submit(operation)
@@ -288,9 +277,6 @@ class SqlHistory:
     async def _store_cleared(self, scope: str, value: V, clear: Clear[V], store: Callable[[Database, V], T]) -> T:
         self._engine.path_changes += 1
         return await store_cleared(self._engine, scope, value, clear, store)
-
-    async def _fetch(self, statement: str, columns: Sequence[Any]) -> list[Any]:
-        return await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
 
 
 def _clear(words: ErasedWords, erasures: Sequence[Job], entries: tuple[HistoryEntry, ...]) -> tuple[HistoryEntry, ...]:

@@ -98,22 +98,16 @@ class SqlJobs:
 
     async def next_due(self, after: datetime, *, kinds: Collection[str]) -> datetime | None:
         """Return when the first job of *kinds* becomes due that is not leased and due later than *after*."""
-        (due_at,) = await self._engine.writer.submit(
-            lambda database: database.execute(_NEXT_DUE, (micros(after), write_json(list(kinds)))).fetchone()
-        )
+        ((due_at,),) = await self._engine.fetch(_NEXT_DUE, micros(after), write_json(list(kinds)))
         return moment(due_at) if due_at is not None else None
 
     async def pending_of(self, kind: str) -> tuple[Job, ...]:
         """Return the unfinished jobs of *kind* in every scope, due or not, the earliest first."""
-        found = await self._engine.writer.submit(lambda database: database.execute(_PENDING_OF, (kind,)).fetchall())
-        return tuple(read_job(columns) for columns in found)
+        return tuple(map(read_job, await self._engine.fetch(_PENDING_OF, kind)))
 
     async def pending_in(self, scope: str) -> tuple[Job, ...]:
         """Return the scope's unfinished jobs, due or not, in the order they were queued."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(_PENDING, (quote(scope),)).fetchall(), group=scope
-        )
-        return tuple(read_job(columns) for columns in found)
+        return tuple(map(read_job, await self._engine.fetch(_PENDING, quote(scope), group=scope)))
 
     async def finish(self, job: Job) -> None:
         """Remove *job*."""
@@ -167,7 +161,7 @@ class SqlJobs:
     async def count(self) -> tuple[JobQueueStats, ...]:
         """Return the number of unfinished jobs by kind and state."""
         now = self._engine.now()
-        found = await self._engine.writer.submit(lambda database: database.execute(_COUNT, (now,)).fetchall())
+        found = await self._engine.fetch(_COUNT, now)
         return tuple(
             JobQueueStats(
                 kind=kind,

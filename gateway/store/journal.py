@@ -333,7 +333,9 @@ class SqlJournal:
         deletion = new.deletion
         while deletion is not None:
             new = replace(new, deletion=deletion)
-            deletion = await self._engine.writer.submit(partial(find_deleted_turns, record=commit.record, deletion=deletion))
+            deletion = await self._engine.writer.submit(
+                partial(find_deleted_turns, record=commit.record, deletion=deletion)
+            )
         return new
 
     def _committed(self, lease: TurnLease, new: EncodedCommit, committed: CommitEffect) -> None:
@@ -428,10 +430,7 @@ class SqlJournal:
 
     async def last_message_at(self, key: SessionKey) -> datetime | None:
         """Return when the last message of a user was accepted in *key*; None if that was over 30 days ago."""
-        column = write_key(key)
-        (at,) = await self._engine.writer.submit(
-            lambda database: database.execute(inbox.LAST_MESSAGE, (column,)).fetchone(), group=key.parent
-        )
+        ((at,),) = await self._engine.fetch(inbox.LAST_MESSAGE, write_key(key), group=key.parent)
         return moment(at) if at is not None else None
 
     async def session(self, key: SessionKey) -> SessionRow:

@@ -9,8 +9,8 @@ from typing import Any
 
 from gateway.ports.journal import Job
 from gateway.ports.memory import MemoryProposal
-from gateway.store.database import LOCKED, SET_META, Database
-from gateway.store.engine import StoreEngine
+from gateway.store.database import LOCKED, Database
+from gateway.store.engine import StorePart
 from gateway.store.erased_words import ErasedWords, store_cleared
 from gateway.store.row_codec import micros, moment, quote, read_json, sql, unquote, write_json
 
@@ -24,14 +24,12 @@ _SET_BODY = "UPDATE proposal SET body = ? WHERE scope = ? AND name = ?"
 _REMOVE = "DELETE FROM proposal WHERE scope = ? AND name = ?"
 _CLEAR = "DELETE FROM proposal WHERE scope = ?"
 _MOVE = "UPDATE proposal SET scope = ? WHERE scope = ? AND name = ?"
-_ADOPTED = "adopted_proposals"
 
 
-class SqlProposals:
+class SqlProposals(StorePart):
     """The proposals of every scope. Methods return when a write is durable, and raise StoreUnavailable otherwise."""
 
-    def __init__(self, engine: StoreEngine) -> None:
-        self._engine = engine
+    _adoption = "adopted_proposals"
 
     async def put(self, scope: str, proposals: Sequence[MemoryProposal]) -> None:
         """Store the proposals whose names are new, in one transaction."""
@@ -47,15 +45,11 @@ class SqlProposals:
 
     async def pending(self, scope: str, at: datetime) -> Sequence[MemoryProposal]:
         """Return the proposals that have not expired at the time *at*, the oldest first."""
-        columns = (quote(scope), micros(at))
-        found = await self._engine.writer.submit(lambda database: database.execute(_PENDING, columns).fetchall())
-        return [_read(row) for row in found]
+        return [_read(row) for row in await self._engine.fetch(_PENDING, quote(scope), micros(at))]
 
     async def find_in_groups(self, name: str) -> Sequence[tuple[str, MemoryProposal]]:
         """Return the proposals *name* of groups, each with its scope, expired ones too."""
-        columns = (quote(name),)
-        found = await self._engine.writer.submit(lambda database: database.execute(_IN_GROUPS, columns).fetchall())
-        return [(unquote(scope), _read(row)) for scope, *row in found]
+        return [(unquote(scope), _read(row)) for scope, *row in await self._engine.fetch(_IN_GROUPS, quote(name))]
 
     async def replace(self, scope: str, old: MemoryProposal, new: MemoryProposal) -> bool:
         """Replace the body of a proposal that is still *old*; return False if it is not."""
@@ -70,8 +64,7 @@ class SqlProposals:
         """
         column, changed = quote(scope), 0
         while True:
-            found = await self._engine.writer.submit(lambda database: database.execute(_OF_SCOPE, (column,)).fetchall())
-            old = [_read(row) for row in found]
+            old = [_read(row) for row in await self._engine.fetch(_OF_SCOPE, column)]
             new = await asyncio.to_thread(lambda: [change(each) for each in old])  # noqa: B023 - awaited here
             pairs = [(before, after) for before, after in zip(old, new, strict=True) if before != after]
 
@@ -85,23 +78,11 @@ class SqlProposals:
 
     async def remove(self, scope: str, name: str) -> None:
         """Remove a proposal, if it exists."""
-        columns = (quote(scope), quote(name))
-        await self._engine.writer.submit(lambda database: database.execute(_REMOVE, columns).close())
+        await self._engine.execute(_REMOVE, quote(scope), quote(name))
 
     async def clear(self, scope: str) -> None:
         """Remove every proposal of *scope*."""
-        await self._engine.writer.submit(lambda database: database.execute(_CLEAR, (quote(scope),)).close())
-
-    async def is_adopted(self) -> bool:
-        """Return True if the files of an earlier release were stored."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)).fetchone()
-        )
-        return found is not None
-
-    async def mark_adopted(self) -> None:
-        """Note that the files of an earlier release are stored."""
-        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
+        await self._engine.execute(_CLEAR, quote(scope))
 
 
 def _clear(

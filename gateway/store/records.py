@@ -21,6 +21,8 @@ _CHOOSERS = sql(
     "SELECT key, scope FROM session WHERE scope IN (SELECT subject FROM preference WHERE name = 'language')"
 )
 _PUT_PREFERENCE = upsert_sql("preference", "subject", "name", "value", keys=2)
+_NOTE = "SELECT value FROM note WHERE channel = ? AND name = ?"
+_NOTES = "SELECT name, value FROM note WHERE channel = ? AND name >= ? AND name < ?"
 _PUT_NOTE = upsert_sql("note", "channel", "name", "value", keys=2)
 _DROP_NOTE = "DELETE FROM note WHERE channel = ? AND name = ?"
 _ADD_NOTE = "INSERT INTO note (channel, name, value) VALUES (?, ?, ?) ON CONFLICT (channel, name) DO NOTHING"
@@ -104,10 +106,8 @@ class SqlTurnRecords:
 
     async def scope_of(self, key: SessionKey) -> str | None:
         """Return the scope of the session *key*; None if it has no session."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute("SELECT scope FROM session WHERE key = ?", (write_key(key),)).fetchone()
-        )
-        return unquote(found[0]) if found is not None else None
+        found = await self._engine.fetch("SELECT scope FROM session WHERE key = ?", write_key(key))
+        return unquote(found[0][0]) if found else None
 
     async def has_session(self, chat: SessionKey, scope: str) -> bool:
         """Return True if *chat* or one of its threads has a session of *scope*. Reads the sessions of *chat* alone."""
@@ -180,22 +180,12 @@ class SqlChannelState:
     async def load(self, name: str) -> str | None:
         """Return a note, or None."""
         columns = (self._channel, quote(name))
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(
-                "SELECT value FROM note WHERE channel = ? AND name = ?", columns
-            ).fetchone(),
-            group=columns,
-        )
-        return unquote(found[0]) if found is not None else None
+        found = await self._engine.fetch(_NOTE, *columns, group=columns)
+        return unquote(found[0][0]) if found else None
 
     async def all(self, prefix: str) -> Mapping[str, str]:
         """Return the notes whose names begin with *prefix*, which is not empty, by name."""
-        columns = (self._channel, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(
-                "SELECT name, value FROM note WHERE channel = ? AND name >= ? AND name < ?", columns
-            ).fetchall()
-        )
+        found = await self._engine.fetch(_NOTES, self._channel, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))
         return {unquote(name): unquote(value) for name, value in found}
 
     async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
@@ -243,10 +233,8 @@ class SqlChannelState:
     async def take(self, name: str) -> str | None:
         """Remove a note durably and return it. Of several callers, at any worker, one gets it; the others get None."""
         columns = (self._channel, quote(name))
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(_TAKE_NOTE, columns).fetchone(), group=columns
-        )
-        return unquote(found[0]) if found is not None else None
+        found = await self._engine.fetch(_TAKE_NOTE, *columns, group=columns)
+        return unquote(found[0][0]) if found else None
 
     def forget(self, name: str) -> None:
         """Remove a note within some seconds, with other writes; after a kill it may still be there."""
@@ -261,10 +249,7 @@ class SqlChannelState:
 
     async def find_ended(self, key: SessionKey, rows: Collection[int]) -> frozenset[int]:
         """Return those of *rows*, which are of *key*, that have ended, or do not exist any more."""
-        column = write_key(key)
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(_OPEN_ROWS, (column,)).fetchall(), group=key.parent
-        )
+        found = await self._engine.fetch(_OPEN_ROWS, write_key(key), group=key.parent)
         return frozenset(rows) - {row for (row,) in found}
 
     async def save_first_row(self, row: int | None, *, within: float = 0.0) -> None:
@@ -282,7 +267,7 @@ class SqlChannelState:
             left = database.execute(_LEFT_ROWS, (channel,)).fetchall()
             if not left:
                 return ()
-            mine = database.execute("SELECT value FROM note WHERE channel = ? AND name = ?", (channel, own)).fetchall()
+            mine = database.execute(_NOTE, (channel, own)).fetchall()
             first = min(int(value) for value, *_ in (*mine, *((value,) for _, value in left)))
             database.executemany(_DROP_NOTE, [(channel, name) for name, _ in left]).close()
             database.execute(_PUT_NOTE, (channel, own, str(first))).close()

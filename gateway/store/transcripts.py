@@ -19,8 +19,8 @@ import structlog
 
 from gateway.events import SessionKey
 from gateway.ports.memory import StaleFile, StoredEnd, StoredTurn, StoredWindow, TranscriptHead
-from gateway.store.database import LISTED, SET_META, Database, QueryResult
-from gateway.store.engine import StoreEngine, new_transcript
+from gateway.store.database import FIND_META, LISTED, SET_META, Database, QueryResult
+from gateway.store.engine import StorePart, new_transcript
 from gateway.store.files import read_texts
 from gateway.store.row_codec import (
     micros,
@@ -174,16 +174,15 @@ _BEGIN_SESSION = (
     "INSERT INTO session (key, transcript, next_index, created_at, used_at, scope) VALUES (?, ?, ?, ?, ?, ?) "
     "ON CONFLICT DO NOTHING"
 )
-_ADOPTED, _MIRROR = "adopted_turns", "mirror"  # rows of `meta`
+_MIRROR = "mirror"  # row of `meta`
 _CHANGES = re.compile(rb'"(?:forgotten|rewind)"')  # kinds of lines
 _SNAPSHOT_LINE = b'"snapshot"'
 
 
-class SqlTranscripts:
+class SqlTranscripts(StorePart):
     """The turns of every scope. Methods return when a write is durable, and raise StoreUnavailable otherwise."""
 
-    def __init__(self, engine: StoreEngine) -> None:
-        self._engine = engine
+    _adoption = "adopted_turns"
 
     async def window(self, scope: str, key: SessionKey, transcript: str) -> StoredWindow:
         """Return the turns from the last replay start of *transcript* on."""
@@ -245,8 +244,7 @@ class SqlTranscripts:
             return ()
         last: int | None = None
         if low > 0:
-            columns = (quote(scope), write_key(key), transcript, low)
-            (last,) = await self._engine.read(lambda db: db.execute(_LAST_BEFORE, columns).fetchone())
+            ((last,),) = await self._engine.read_rows(_LAST_BEFORE, quote(scope), write_key(key), transcript, low)
         found: list[StoredTurn] = []
         while page := await self.since(scope, key, transcript, -(2**62) if last is None else last):
             found += [each for each in page if each.from_index < high or _CHANGES.search(each.body)]
@@ -261,14 +259,12 @@ class SqlTranscripts:
 
     async def find(self, scope: str, key: SessionKey, turn: str) -> StoredTurn | None:
         """Return one turn of *key*; None if it is not stored."""
-        columns = (quote(scope), write_key(key), quote(turn))
-        found = await self._engine.read(lambda database: database.execute(_ONE, columns).fetchone())
-        return _read(found) if found is not None else None
+        found = await self._engine.read_rows(_ONE, quote(scope), write_key(key), quote(turn))
+        return _read(found[0]) if found else None
 
     async def transcripts(self, scope: str, key: SessionKey) -> Sequence[str]:
         """Return the transcripts of *key*, in the order they began."""
-        columns = (quote(scope), write_key(key))
-        found = await self._engine.read(lambda database: database.execute(_TRANSCRIPTS, columns).fetchall())
+        found = await self._engine.read_rows(_TRANSCRIPTS, quote(scope), write_key(key))
         return [transcript for (transcript,) in found]
 
     async def scan(
@@ -293,9 +289,7 @@ class SqlTranscripts:
 
     async def sessions(self, scope: str) -> Mapping[SessionKey, int]:
         """Return the sessions that have turns in *scope*, or had until recently, with the number of the first."""
-        column = quote(scope)
-        found = await self._engine.read(lambda database: database.execute(_FIRSTS, (column,)).fetchall())
-        return {read_key(key): first for key, first in found}
+        return {read_key(key): first for key, first in await self._engine.read_rows(_FIRSTS, quote(scope))}
 
     async def heads(self, scope: str, after: Mapping[SessionKey, int]) -> Sequence[TranscriptHead]:
         """Return the last turn of each transcript of *scope* with turns behind those that *after* has of its session.
@@ -331,8 +325,7 @@ class SqlTranscripts:
 
     async def changes(self, scope: str) -> Mapping[tuple[SessionKey, str], int]:
         """Return the number of changes and removals of stored turns in each transcript that had any."""
-        column = quote(scope)
-        found = await self._engine.read(lambda database: database.execute(_COUNTS, (column,)).fetchall())
+        found = await self._engine.read_rows(_COUNTS, quote(scope))
         return {(read_key(key), transcript): count for key, transcript, count in found}
 
     async def rewrite(
@@ -500,15 +493,12 @@ class SqlTranscripts:
     async def drop_stale(self, file: StaleFile) -> None:
         """Note that *file* was written again, unless its transcript was changed since."""
         columns = (quote(file.scope), write_key(file.key), file.transcript, file.changes)
-
-        await self._engine.writer.submit(lambda database: database.execute(_SET_WRITTEN, columns).close())
+        await self._engine.execute(_SET_WRITTEN, *columns)
 
     async def mirror(self) -> str:
         """Return the name of the home's mirror that the stale files are about; "" before the first."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute("SELECT value FROM meta WHERE name = ?", (_MIRROR,)).fetchone()
-        )
-        return str(found[0]) if found is not None else ""
+        found = await self._engine.fetch(FIND_META, _MIRROR)
+        return str(found[0][0]) if found else ""
 
     async def begin_mirror(self, name: str, *, is_whole: bool) -> None:
         """Have the stale files be about the mirror *name*: all of them, or with *is_whole* none."""
@@ -546,17 +536,6 @@ class SqlTranscripts:
 
         self._engine.may_have_stale = True
         return await self._engine.writer.submit(adopt)
-
-    async def is_adopted(self) -> bool:
-        """Return True if the turns of an earlier release's files were adopted."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute("SELECT 1 FROM meta WHERE name = ?", (_ADOPTED,)).fetchone()
-        )
-        return found is not None
-
-    async def mark_adopted(self) -> None:
-        """Note that all turns of an earlier release's files are stored."""
-        await self._engine.writer.submit(lambda database: database.execute(SET_META, (_ADOPTED, "1")).close())
 
 
 def _snapshot_digests(body: bytes) -> list[str]:

@@ -175,8 +175,8 @@ class SqlUsage:
         And known_cost, of the calls whose cost is known, and unpriced_calls. Tool calls are left out.
         """
         given = (micros(since), quote(chat))
-        statement, columns = (_OF_PERSON, (*given, quote(person))) if person else (_OF_ALL, given)
-        found = await self._engine.writer.submit(lambda database: database.execute(statement, columns).fetchall())
+        fetch = self._engine.fetch
+        found = await (fetch(_OF_PERSON, *given, quote(person)) if person else fetch(_OF_ALL, *given))
         return tuple(
             {"purpose": columns[0], **_total("model", (unquote(columns[1]), *columns[2:]))} for columns in found
         )
@@ -186,22 +186,18 @@ class SqlUsage:
 
         Reads the calls since then.
         """
-        columns = (micros(since), quote(turn))
-        found = await self._engine.writer.submit(lambda database: database.execute(_TOKENS_OF_TURN, columns).fetchone())
+        (found,) = await self._engine.fetch(_TOKENS_OF_TURN, micros(since), quote(turn))
         tokens_in, tokens_out, tokens_cached = map(int, found)
         return tokens_in, tokens_out, tokens_cached
 
     async def tool_calls(self, *, since: datetime) -> Mapping[tuple[str, str], int]:
         """Return the number of counted tool calls, by account name and kind of tool."""
-        found = await self._engine.writer.submit(
-            lambda database: database.execute(_TOOL_CALLS, (micros(since),)).fetchall()
-        )
+        found = await self._engine.fetch(_TOOL_CALLS, micros(since))
         return {(unquote(person), purpose.removeprefix(TOOL_CALLS)): calls for person, purpose, calls in found}
 
     async def interrupted_tool_calls(self) -> tuple[str, ...]:
         """Return the keys of the counted tool calls of turns that have not ended."""
-        found = await self._engine.writer.submit(lambda database: database.execute(_INTERRUPTED).fetchall())
-        return tuple(call for (call,) in found)
+        return tuple(call for (call,) in await self._engine.fetch(_INTERRUPTED))
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
         """Return sums per `person`, `chat`, `purpose` or `day` (ISO 8601, of the IANA *zone*), under that name.
@@ -215,8 +211,7 @@ class SqlUsage:
                 lambda db: [(name, *db.execute(_OF_DAY, span).fetchone()) for name, *span in days]
             )
             return tuple(_total(group, columns) for columns in found if columns[1] is not None)
-        statement, at = _GROUPS[group], micros(since)
-        found = await self._engine.writer.submit(lambda db: db.execute(statement, (at,)).fetchall())
+        found = await self._engine.fetch(_GROUPS[group], micros(since))
         sums = [_total(group, (unquote(columns[0]), *columns[1:])) for columns in found]
         return tuple(sorted(sums, key=lambda each: (-each["tokens_in"] - each["tokens_out"], each[group])))
 

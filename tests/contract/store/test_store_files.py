@@ -152,7 +152,7 @@ async def test_bytes_go_with_their_files(
 
 async def pieces(files: SqlFiles) -> list[tuple[str, str]]:
     """Return the places in the database that have bytes."""
-    return await files._fetch("SELECT DISTINCT scope, place FROM file_piece")
+    return await files._engine.fetch("SELECT DISTINCT scope, place FROM file_piece")
 
 
 async def test_a_scope_reads_nothing_of_another_one(files: SqlFiles, backend: StoreBackend) -> None:
@@ -383,7 +383,7 @@ async def test_a_backup_of_another_gateway_keeps_objects(
     assert await files.collect_garbage() == 0
     backend.wall.advance(seconds=module.KEPT_FOR.total_seconds() + 1)
     assert await files.collect_garbage() == 1
-    assert await files._fetch(module._HOLDS, f"{module._HOLD}%") == []
+    assert await files._engine.fetch(module._HOLDS, f"{module._HOLD}%") == []
     await killed.__aexit__(None, None, None)
 
 

@@ -854,7 +854,7 @@ WRITES: dict[str, Callable[[SqlTranscripts], Awaitable[object]]] = {
     "move": lambda store: store.move(SCOPE, "people/telegram%3a44"),
     "adopt": lambda store: store.adopt(SCOPE, ANN, [turn_of(each) for each in talk(9)]),
 }
-NEITHER = {"drop_stale", "mirror", "begin_mirror", "is_adopted", "mark_adopted"}
+NEITHER = {"drop_stale", "mirror", "begin_mirror"}
 
 
 async def visited(store: SqlTranscripts, scope: str) -> Sequence[bytes]:

@@ -82,7 +82,9 @@ class ImportScene:
         items = await importer.run(SYSTEMS[system](self.theirs, "UTC"), scope, mapped or {})
         await SessionFileWriter(self.home, records, self.store.transcripts).flush()
         # A file that came out of an exchange is looked at once nobody writes into it any more.
-        writer = MemoryFileWriter(self.home, self.store.documents, self.store.history, now=lambda: time.time() + self.passed)
+        writer = MemoryFileWriter(
+            self.home, self.store.documents, self.store.history, now=lambda: time.time() + self.passed
+        )
         for _ in range(3):
             await writer.flush()
             self.passed += 10

@@ -249,7 +249,7 @@ async def test_deleted_and_rebuilt_it_has_the_same_bytes(scene: MirrorScene) -> 
         head = repo.head()
     shutil.rmtree(scene.home / SCOPE)
     scene.restart()
-    await scene.passing(scene.writer.rebuild(SCOPE))
+    await scene.passing(scene.writer.rebuild_documents(SCOPE))
     assert {name: scene.path(name).read_bytes() for name in before} == before
     with Repo(str(scene.home / SCOPE / "memory" / ".git")) as repo:
         assert repo.head() == head
@@ -563,10 +563,11 @@ async def test_killed_anywhere_nothing_is_lost_or_taken_for_an_edit(
         scene = MirrorScene(tmp_path / str(at))
         await prepare(scene)
         scene.later.moved += 3
-        scene.restart(DyingDisk(at=at, error=ProcessCrash()))
+        disk = DyingDisk(at=at, error=ProcessCrash())
+        scene.restart(disk)
         with suppress(ProcessCrash):
             await scene.passes()
-        is_killed = scene.writer._disk.count > at  # type: ignore[attr-defined]
+        is_killed = disk.count > at
         scene.restart()
         if is_edited:
             scene.later.moved += 3

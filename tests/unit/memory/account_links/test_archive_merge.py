@@ -7,8 +7,8 @@ from pathlib import Path
 
 from agent.base.disk import Disk
 from agent.memory.account_links.account_linker import AccountLinker
-from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.editing.memory_archive import MemoryArchive
+from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.history.history_files import add_keys
 from agent.memory.jobs.scope_lock import ScopeLock
 from agent.memory.storage.scope_documents import ScopeDocuments, line_fingerprint

@@ -179,7 +179,7 @@ async def test_a_full_disk_delays_the_files(tmp_path: Path) -> None:
     assert not await full.flush()
     with pytest.raises(OSError, match="No space left"):
         await writer(tmp_path, records, FaultyDisk(at=0)).settle_history(SCOPE)
-    assert await full.flush()
+    assert await full.flush(SCOPE)
     assert files_in(tmp_path) == printed_files(await records.history.load(SCOPE))
 
 
