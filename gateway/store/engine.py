@@ -146,7 +146,7 @@ class StoreEngine:
         return self.worker.name
 
     async def read(self, operation: Operation[T]) -> T:
-        """Return the result of *operation*, which reads what is committed and changes nothing."""
+        """Return the result of *operation*, which reads committed rows and changes nothing."""
         return await (self.writer.submit(operation) if self.reader is None else self.reader.read(operation))
 
     async def read_rows(self, statement: str, *columns: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""MEMORY.md, USER.md and SOUL.md of a scope as files: what a person has edited there, and the exchange of a new text.
+"""MEMORY.md, USER.md and SOUL.md of a scope as files: edits by a person, and the exchange for a new text.
 
 A file is written beside and exchanged. The old file is looked at afterwards, so that a save at the same moment is not
 lost. For each document, `memory/.mirror/` has the text that its file had at the last look, and the text that is being
@@ -112,7 +112,7 @@ class DocumentFiles:
         self._missing: dict[Path, float] = {}  # since when
 
     def see(self, scope: str) -> SeenFiles:
-        """Return what the files of *scope* are like now."""
+        """Return the present attributes of the files of *scope*."""
         folder = scope_folder(self._home, scope)
         paths = tuple(f"{folder}/{name}" for name in DOCUMENT_PATHS)
         return SeenFiles(paths, _read_signatures(paths))

@@ -403,8 +403,8 @@ class MemoryFileWriter:
         self._unsettled.add(scope)
 
 
-def _changed_scopes(seen: Mapping[str, SeenFiles]) -> list[str]:
-    return [scope for scope, files in seen.items() if files.are_changed]
+def _changed_scopes(files_by_scope: Mapping[str, SeenFiles]) -> list[str]:
+    return [scope for scope, files in files_by_scope.items() if files.are_changed]
 
 
 def _is_document(file: StalePath) -> bool:

@@ -160,9 +160,9 @@ class PurgeJobs:
         return await steps[job.kind](job)
 
     async def end(self, job: Job) -> RetryJobLater | None:
-        """Delete the staged change of an erasure that is done; what was said since then stays.
+        """Delete the staged change of an erasure that is done; later messages stay.
 
-        If an editor has saved a document meanwhile, the words are erased again.
+        If an editor has saved a document since, the words are erased again.
         """
         if await self._settle_documents(job.scope):
             return await self.forget(job)

@@ -192,7 +192,7 @@ class SessionFileWriter:
                 await asyncio.sleep(max(self._policy.wait.total_seconds(), pause))
 
     async def _wait_unwritten(self, pause: float) -> bool:
-        """Return True when there is a commit; False after a pause, since none tells of a file that became stale.
+        """Return True when there is a commit; False after a pause, since none announces a file that became stale.
 
         Files are flushed to the disk meanwhile.
         """
