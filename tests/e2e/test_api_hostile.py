@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from channels.api.adapter import OPEN_OF_ONE_KEY
+from tests.e2e.agent.test_purge import wait_until_purged
 from tests.e2e.test_api import HELLO, PAYLOADS, Api, running
 from tests.fakes.conditions import eventually
 
@@ -87,6 +88,7 @@ async def test_an_idempotency_key_of_a_message_that_was_forgotten(api: Api) -> N
     await create(**asked)
     for text in ("/forget everything", "/forget everything yes"):
         await create(model="parlour", messages=[{"role": "user", "content": text}])
+    await wait_until_purged(api.gateway, "people/api%3aann")
     with pytest.raises(openai.APIStatusError, match="use a new key") as refused:
         await create(**asked)
     assert refused.value.status_code == 410
