@@ -6,6 +6,7 @@ import asyncio
 import csv
 import hashlib
 import io
+import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,9 @@ _PAGE = 11_000  # characters
 _CACHED_CHARS = 4_000_000  # of documents that are being read, all scopes together
 _MOST_RECEIVED = 200  # files that a listing names
 _NAMED = 10  # files that an error names
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,15})?")
+# As cells of spreadsheets are written, too: 0.30000000000000004, 1e-07. A code such as 12E5 has no sign there.
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,20})?(?P<power>e[+-][0-9]{2,3})?")
+_QUOTED = re.compile(r'"(?:[^"\n]|"")*"')
 _NO_TEXT = {
     "picture": "a picture has no text",
     "sound": "a recording has no text",
@@ -212,7 +215,7 @@ class TurnFiles:
 def _parse_tables(text: ExtractedText) -> Mapping[str, Rows]:
     """Return the rows of each sheet. Blocks."""
     if not text.places:
-        first = text.text.partition("\n")[0]
+        first = _QUOTED.sub("", text.text.partition("\n")[0])  # a separator in a name separates nothing
         return {"": _parse_rows(text.text, max(",;\t", key=first.count))}
     ends = [*(each.start for each in text.places[1:]), len(text.text)]
     found: dict[str, Rows] = {}
@@ -234,9 +237,11 @@ def _parse_rows(text: str, delimiter: str) -> Rows:
 
 def _number(cell: str) -> str | int | float:
     """Return a plain number as one; everything else, such as 007 and 1.000,50, stays text."""
-    if not _NUMBER.fullmatch(cell):
+    found = _NUMBER.fullmatch(cell)
+    if found is None:
         return cell
-    return float(cell) if "." in cell else int(cell)
+    value = float(cell) if "." in cell or found["power"] else int(cell)
+    return value if math.isfinite(value) else cell
 
 
 def split_pages(text: str) -> list[str]:
