@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import structlog
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from agent.attachments.document_reader import DocumentPlace, ExtractedText, SandboxedReader, detect_kind, may_have_text
 from agent.base.file_facts import UNTRUSTED
@@ -52,6 +52,8 @@ _LOOKED_FOR = 60  # characters of a unit that are looked for in the text, to fin
 _COLUMNS = 200  # characters of a table's first line, which its units are found by
 _MARK = "1"  # changes with the way that files are cut
 _KNOWN = 2_000  # scopes of which is known whether they have files
+_UNREADABLE = 2_000  # files that could not be read, all scopes together
+_READ_AGAIN = 3_600.0  # seconds, after which they are tried again: the machine may only have been busy
 _KINDS = (FileKind.WORKSPACE, FileKind.ATTACHMENT)
 _TABLES = (".csv", ".tsv")
 
@@ -115,6 +117,7 @@ class FileRecall:
         self._timeout = timeout
         self._reader = SandboxedReader()  # of its own: who reads a file does not wait until others are indexed
         self._known: LRUCache[str, tuple[int, bool]] = LRUCache(_KNOWN)
+        self._failed: TTLCache[str, bool] = TTLCache(_UNREADABLE, _READ_AGAIN)  # by the names of their sources
         self._syncs: dict[str, asyncio.Task[int]] = {}
 
     async def has_files(self, scope: str) -> bool:
@@ -185,7 +188,7 @@ class FileRecall:
     def _index(
         self, scope: str, searched: Mapping[str, SearchedFile], *, erasure: str = "", reads: bool = True
     ) -> IndexedScope:
-        source = FileSource(self._files, self._reader, scope, searched, erasure=erasure, reads=reads)
+        source = FileSource(self._files, self._reader, scope, searched, self._failed, erasure=erasure, reads=reads)
         return IndexedScope(self._path(scope), source)
 
     async def _list(self, scope: str, lines: Iterable[Line]) -> list[SearchedFile]:
@@ -250,21 +253,26 @@ class FileSource:
         reader: SandboxedReader,
         scope: str,
         searched: Mapping[str, SearchedFile],
+        failed: MutableMapping[str, bool],
         *,
         erasure: str,
         reads: bool,
     ) -> None:
-        """With an *erasure*, deleted units leave the index's free pages. Without *reads* no further file is read."""
+        """Add sources that cannot be read to *failed*; they are read again once they are not in it.
+
+        With an *erasure*, deleted units leave the index's free pages. Without *reads* no further file is read.
+        """
         self._files = files
         self._reader = reader
         self._scope = scope
         self._searched = searched
+        self._failed = failed
         self._erasure = erasure
         self._reads = reads
 
     async def marks(self) -> Mapping[UnitSource, str]:
-        """Return the files, whose mark is the same for ever."""
-        marks = {each.source: _MARK for each in self._searched.values()}
+        """Return the files, whose mark is the same for ever once they were read."""
+        marks = {each.source: "" if name in self._failed else _MARK for name, each in self._searched.items()}
         return {**marks, ERASURES: self._erasure} if self._erasure else marks
 
     async def read(self, source: UnitSource, since: str) -> SourceReading:  # noqa: ARG002 - a file is read whole
@@ -274,14 +282,16 @@ class FileSource:
         if file is None or data is None:
             raise FileNotFoundError(source.name)
         kind = detect_kind(data, kind=file.kind, name=file.name, media_type=file.media_type)
+        mark = _MARK
         try:
             text = await self._reader.read_text(data, kind, FILE_CHARS)
         except FileUnavailable as error:
             text = ExtractedText(f"({file.name} cannot be read: {error})")
+            self._failed[source.name], mark = True, ""
         # As for `file_read`: plain text in the workspace is the bot's own, until a row says otherwise.
         is_own = kind == "text" and file.row.kind is FileKind.WORKSPACE
         units = await asyncio.to_thread(cut_file, file, text, origin="" if is_own else UNTRUSTED)
-        return SourceReading(units=units, mark=_MARK)
+        return SourceReading(units=units, mark=mark)
 
 
 def cut_file(file: SearchedFile, text: ExtractedText, *, origin: str) -> list[SearchUnit]:

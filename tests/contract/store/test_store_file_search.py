@@ -17,6 +17,7 @@ from agent.files.turn_files import split_pages
 from agent.memory.search import file_recall as module
 from agent.memory.search.file_recall import FILE_INDEX, FileRecall
 from agent.memory.search.recall_engine import RecallEngine
+from gateway.errors import FileUnavailable
 from gateway.store.attachment_store import AttachmentStore
 from gateway.store.files import SqlFiles
 from gateway.store.sql_store import SqlStore
@@ -324,3 +325,24 @@ async def test_whether_there_are_files_is_asked_once(scene: FilesScene, monkeypa
     assert await scene.recall.has_files(ANN)
     assert not await scene.recall.has_files(BOB)
     assert asked == [ANN] * 5 + [BOB]
+
+
+async def test_a_file_that_cannot_be_read_is_tried_again_later(
+    scene: FilesScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine may only have been busy; by searches in the same hour it is not, and it is named meanwhile."""
+    await scene.put("plan.html", "<p>the zeppelin lands at dawn</p>")
+    read, tries = SandboxedReader.document, []
+
+    async def is_late(self: SandboxedReader, data: bytes, form: str, chars: int) -> ExtractedText:
+        tries.append(form)
+        raise FileUnavailable("it takes too long to read")
+
+    monkeypatch.setattr(SandboxedReader, "document", is_late)
+    assert await scene.places("zeppelin") == []
+    assert await scene.places("plan.html") == ["plan.html"]
+    assert tries == ["html"]
+    monkeypatch.setattr(SandboxedReader, "document", read)
+    await scene.close()
+    scene.open()
+    assert await scene.places("zeppelin") == ["plan.html"]
