@@ -18,6 +18,7 @@ import structlog
 from agent.attachments.speech import VOICE, SpeechModel, SpokenSound, spoken_words
 from agent.base.file_facts import fact_of
 from agent.llm.media_model import UsageAttribution
+from agent.memory.erasure.message_deletions import remove_unreferenced
 from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, RetryJobLater, send_job_report
 from gateway.errors import ModelFailed, ModelRateLimited, ModelTimeout, ModelUnreachable
 from gateway.events import Attachment, ChatKind, InboundKind, InboundMessage, Role, SessionKey
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from gateway.access.usage_caps import UsageCapTracker
     from gateway.admission import Admitted
     from gateway.store.attachment_store import AttachmentStore
+    from gateway.store.files import SqlFiles
     from gateway.store.journal import SqlJournal
     from gateway.store.outbox import SqlOutbox
     from gateway.store.records import SqlTurnRecords
+    from gateway.store.transcripts import SqlTranscripts
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +63,8 @@ class SpokenAnswers:
     records: SqlTurnRecords
     journal: SqlJournal
     blobs: AttachmentStore
+    files: SqlFiles
+    transcripts: SqlTranscripts
     now: Callable[[], datetime]
 
     async def plan(self, turn: Turn, answer: str) -> tuple[tuple[Job, ...], str]:
@@ -151,5 +156,6 @@ class SpokenAnswers:
             facts=({**fact, "blob": blob, "said": text, **length},),
             ends_job=True,
         )
-        if not is_sent:  # the answer was erased meanwhile
-            await self.blobs.remove(blob)
+        if not is_sent:  # the answer was erased meanwhile; an equal sound of another answer stays
+            digest = blob.rpartition("/")[2]
+            await remove_unreferenced(self.files, self.transcripts, job.scope, (digest,))

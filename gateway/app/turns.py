@@ -264,6 +264,8 @@ def build_spoken_answers(app: Runtime) -> SpokenAnswers | None:
         records=store.records,
         journal=store.journal,
         blobs=app.blobs,
+        files=store.files,
+        transcripts=store.transcripts,
         now=app.now,
     )
 

@@ -34,12 +34,6 @@ class AttachmentStore:
         scope, file = await self._find(reference)
         return await self._files.load(scope, file) if file is not None else None
 
-    async def remove(self, reference: str) -> None:
-        """Remove a file that nothing refers to."""
-        scope, file = await self._find(reference)
-        if file is not None:
-            await self._files.remove(scope, FileKind.ATTACHMENT, names=(file.name,))
-
     async def measure(self, reference: str) -> int | None:
         """Return the size in bytes; None if the file is missing."""
         _, file = await self._find(reference)

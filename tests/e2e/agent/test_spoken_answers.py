@@ -140,6 +140,24 @@ async def test_words_that_are_forgotten_meanwhile_are_not_said() -> None:
         assert at.kept() <= kept
 
 
+async def test_an_equal_sound_of_another_answer_stays() -> None:
+    """Files are named by their bytes: the one that an erased answer would have had may be another message's."""
+    async with open_gateway(["Six.", "Six."], **VOICE) as at:
+        await says(at)
+        await no_jobs(at)
+        (fact,) = next(each["files"] for each in at.lines() if each.get("kind") == "notice")
+        at.server.media.gate = asyncio.Event()
+        at.server.media.arrived.clear()
+        await says(at)
+        await at.server.media.arrived.wait()
+        (job,) = await at.parlour.app.store.jobs.pending_of("speech")
+        await at.parlour.app.store.jobs.finish(job)
+        at.server.media.gate.set()
+        await no_jobs(at)
+        assert len(at.channel.arrived) == 1
+        assert fact["blob"].rpartition("/")[2] in at.kept()
+
+
 async def test_words_that_are_forgotten_later_take_their_sound_along() -> None:
     """The sound holds the words: its bytes go with the line that says them."""
     async with open_gateway(["The code is swordfish."], **VOICE) as at:
