@@ -53,6 +53,7 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
     kind=ToolKind.COMPUTE,
     timeout=timedelta(seconds=60),
     gives=["compute"],
+    uses=lambda arguments: "file_read" if arguments["files"] else "",
 )
 async def compute(
     context: ToolContext,

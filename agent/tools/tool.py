@@ -279,6 +279,7 @@ class Tool:
     timeout: timedelta
     page: int  # characters of a result that the model sees at once
     gives: tuple[str, ...]  # which abilities of `toolbox.ABILITIES` somebody has through it
+    uses: Callable[[Mapping[str, Any]], str] | None = None  # (arguments): a tool that must be allowed, too; "" = none
     is_personal: bool = False  # acts as the turn's person elsewhere: nobody else may allow a call
     capped_as: str = ""  # the daily cap on its calls; "" = that of its kind
     costs: str = ""  # US dollars of a call, as a question shows them; "?" = an unknown price, "" = no price of its own
@@ -308,6 +309,7 @@ def tool(
     timeout: timedelta = timedelta(seconds=60),
     page: int = 12_000,
     gives: Sequence[str] = (),
+    uses: Callable[[Mapping[str, Any]], str] | None = None,
     name: str = "",
     capped_as: str = "",
     costs: str = "",
@@ -347,6 +349,7 @@ def tool(
             gives=tuple(gives),
             capped_as=capped_as,
             costs=costs,
+            uses=uses,
         )
 
     return decorate

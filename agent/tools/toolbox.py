@@ -287,6 +287,8 @@ class Toolbox:
             arguments = _read(found, call.arguments)
         except ToolFailed:
             return CallVerdict()
+        if found.uses is not None and (refusal := self._refuse_use(found.uses(arguments), facts)):
+            return CallVerdict(refusal, RefusalRule.CHAT)
         verdict = review_call(found, arguments, facts)
         # A file would go to the chat, which does not see a question for an owner.
         limit = LONGEST_ATTACHED if facts.can_attach and not verdict.is_for_owner else LONGEST_SHOWN
@@ -300,6 +302,17 @@ class Toolbox:
             text = "not run: a person must be shown the whole call, and text like a secret is never shown"
             return CallVerdict(text, RefusalRule.LENGTH)
         return verdict
+
+    def _refuse_use(self, name: str, facts: CallFacts) -> str:
+        """Return why a call cannot use the tool *name*, which is not there, refused, or asks; "" if it can."""
+        if not name:
+            return ""
+        if (other := self._tools.get(name)) is None:
+            return _error(self._unknown(name)).text
+        verdict = review_call(other, {}, replace(facts, allowed_schema=""))
+        return verdict.refusal or (
+            f"not run: {name} asks a person first; call it by itself" if verdict.question else ""
+        )
 
     def problem(self, call: ToolCall) -> str:
         """Return the error of *call*: its tool is unknown, or the arguments do not fit; "" if it can run."""

@@ -210,6 +210,49 @@ async def test_tables_are_rows_of_a_calculation(tmp_path: Path) -> None:
 
 
 @needs_monty
+async def test_numbers_of_spreadsheets_are_numbers(tmp_path: Path) -> None:
+    """With every digit that they have, and very small and large ones; codes stay text."""
+    values = (1 / 3, 0.1 + 0.2, 1e-7, 2.5e20)
+    row = "".join(f'<c r="{column}1"><v>{value!r}</v></c>' for column, value in zip("ABCD", values, strict=True))
+    files = {"a.xlsx": xlsx({"Only": f'<row r="1">{row}</row>'}), "b.csv": b"12E5,12e5,007,1e+999,4111111111111111\n"}
+    code = "[files['a.xlsx'], files['b.csv']]"
+    (found,) = await compute(tmp_path / "home", files, (code, ["a.xlsx", "b.csv"]))
+    assert found == str([[list(values)], [["12E5", "12e5", "007", "1e+999", "4111111111111111"]]])
+
+
+@needs_monty
+async def test_separators_in_names_separate_nothing(tmp_path: Path) -> None:
+    """A first line whose quoted names have as many commas as the line has semicolons."""
+    files = {"a.csv": b'"Name, first";"a ""b"", c";Amount\nAnn;x;3\n'}
+    (found,) = await compute(tmp_path / "home", files, ("files['a.csv']", ["a.csv"]))
+    assert found == """[['Name, first', 'a "b", c', 'Amount'], ['Ann', 'x', 3]]"""
+
+
+@needs_monty
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        ({"PARLOUR_TOOLS__FILES": "false"}, "there is no tool called 'file_read'"),
+        ({"PARLOUR_TOOLS__RIGHTS": '{"file_read": {"where": "shared"}}'}, "not allowed here: only in a shared chat"),
+        ({"PARLOUR_TOOLS__RIGHTS": '{"file_read": {"ask": "always"}}'}, "not run: file_read asks a person first"),
+    ],
+    ids=["off", "chat", "asks"],
+)
+async def test_tables_need_the_rights_of_reading(tmp_path: Path, settings: dict[str, str], refusal: str) -> None:
+    """Code alone runs; with a file of the chat nothing does for whom `file_read` is not."""
+    script = [calls(("compute", json.dumps({"code": "1 + 1", "files": names}))) for names in ([], ["a.csv"])]
+    model = HeldScriptModel(*script, "done")
+    async with gateway(model=model, home=tmp_path / "home", environment=settings) as parlour:
+        bobs = parlour.app.memory.workspaces.of("people/pocket%3abob")
+        await bobs.create("a.csv", b"secret\n", is_untrusted=False)
+        await parlour.channel.ask("b", "calculate", sender="bob")
+        await parlour.idle()
+    alone, refused = results(model.asked[-1])[-2:]
+    assert alone == "2"
+    assert refusal in refused
+
+
+@needs_monty
 async def test_what_is_no_table_is_refused_in_words(tmp_path: Path) -> None:
     """Prose, a missing file, one that is too long, too many cells and too many files; no half of a table is used."""
     files = {
