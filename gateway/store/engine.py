@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from cachetools import FIFOCache
@@ -155,7 +156,7 @@ class StoreEngine:
 
     async def fetch(self, statement: str, *columns: Any, group: Hashable | None = None) -> list[Any]:
         """Return the rows of a statement, behind the writes that were queued before."""
-        return await self.writer.submit(lambda database: database.execute(statement, columns).fetchall(), group=group)
+        return await self.writer.submit(partial(_fetch, statement=statement, columns=columns), group=group)
 
     async def execute(self, statement: str, *columns: Any) -> None:
         """Run one statement durably."""
@@ -244,3 +245,7 @@ class StorePart:
     async def mark_adopted(self) -> None:
         """Note that the files of an earlier release are stored."""
         await self._engine.execute(SET_META, self._adoption, "1")
+
+
+def _fetch(database: Database, *, statement: str, columns: Sequence[Any]) -> list[Any]:
+    return database.execute(statement, columns).fetchall()

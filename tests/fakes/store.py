@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.ports.memory import BYTES
+from gateway.store import jobs
 from gateway.store.database import BatchedOperation, StoreConnection
 from gateway.store.engine import Clock, StoreLimits, utc_now
 from gateway.store.sql_store import SqlStore, assemble
@@ -46,7 +47,7 @@ class WriterLog:
     Those of the look at the store that the gateway takes each second, whatever happens, do not count.
     """
 
-    _EACH_SECOND = frozenset({"SqlStore.check", "SqlJobs.count", "SqlJournal.depth"})
+    _EACH_SECOND = frozenset({"SqlStore.check", "SqlJournal.depth", jobs._COUNT})
 
     def __init__(self, writer: StoreWriter) -> None:
         assert isinstance(writer, BatchWriter)
@@ -88,6 +89,9 @@ def writer_of(store: SqlStore) -> StoreWriter:
 
 
 def _name_of(entry: _QueuedOperation) -> str:
+    """Return the operation's qualified name, or the statement that it runs alone."""
+    if isinstance(entry.operation, partial) and "statement" in entry.operation.keywords:
+        return str(entry.operation.keywords["statement"])
     operation = entry.operation.func if isinstance(entry.operation, partial) else entry.operation
     return operation.__qualname__.partition(".<locals>")[0]
 
