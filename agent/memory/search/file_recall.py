@@ -107,24 +107,32 @@ class FileRecall:
         received: ReceivedFiles,
         zone: Callable[[str], str],
         timeout: float = 20.0,
+        is_shared: bool = False,
     ) -> None:
-        """A search waits for *timeout* seconds until files are read; the reading continues after that."""
+        """A search waits for *timeout* seconds until files are read; the reading continues after that.
+
+        *is_shared*: other gateways change files, too.
+        """
         self._home = home
         self._engine = engine
         self._files = files
         self._received = received
         self._zone = zone
         self._timeout = timeout
+        self._is_shared = is_shared
         self._reader = SandboxedReader()  # of its own: who reads a file does not wait until others are indexed
         self._known: LRUCache[str, tuple[int, bool]] = LRUCache(_KNOWN)
         self._failed: TTLCache[str, bool] = TTLCache(_UNREADABLE, _READ_AGAIN)  # by the names of their sources
         self._syncs: dict[str, asyncio.Task[int]] = {}
 
     async def has_files(self, scope: str) -> bool:
-        """Return True if *scope* has files. The store is asked once, and again after this process changed a file."""
+        """Return True if *scope* has files. The store is asked once, and again after this process changed a file.
+
+        If it is shared, it is asked until there is a file: another gateway may have stored the first one.
+        """
         count = self._files.change_count  # before the reading: a later change is seen next time
         known = self._known.get(scope)
-        if known is None or known[0] != count:
+        if known is None or known[0] != count or (self._is_shared and not known[1]):
             known = self._known[scope] = count, await self._files.has_texts(scope)
         return known[1]
 
