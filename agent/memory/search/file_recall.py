@@ -322,6 +322,7 @@ def cut_file(file: SearchedFile, text: ExtractedText, *, origin: str) -> list[Se
             found = part.find(unit.text.partition("\n")[0][:_LOOKED_FOR], at)
             at = max(found, at)
             first, last = (bisect_right(ends[:-1], start + at + n) + 1 for n in (0, len(unit.text) - 1))
+            at += len(unit.text) if found >= 0 else 0  # an equal line of the next unit is behind it
             about = "\n".join([place, " / ".join(each for each in (*names, unit.about) if each)])
             units.append(replace(unit, line=first, end=last, about=about, group=place, origin=origin))
     return units
