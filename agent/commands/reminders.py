@@ -157,12 +157,12 @@ async def _send_to(context: CommandContext, reminder: Reminder, name: str) -> Co
     if chosen != reminder.key:
         account = chats[chosen]
         target = ReminderTarget(key=chosen, by=account.id, team=account.team)
-    moved = replace(reminder, target=target)
+    rows = [each for each in await reminder_access(context).read_all() if each.id == reminder.id]  # and one put off
     return CommandReply(
-        text=context.translate("reminders.to_done", what=what, where=short(name), when=when_due(context, moved)),
+        text=context.translate("reminders.to_done", what=what, where=short(name), when=when_due(context, reminder)),
         settles=True,
         ends=(job_prefix(reminder.id),),
-        jobs=(moved.to_job(context.scope),),
+        jobs=tuple(replace(each, target=target).to_job(context.scope) for each in rows),
     )
 
 

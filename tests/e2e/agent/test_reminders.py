@@ -595,6 +595,23 @@ async def test_another_direct_chat_of_the_person_is_the_target(clock: MovableClo
         assert ann.texts("bob").count("⏰ stand-up") == 2
 
 
+async def test_another_chat_takes_what_was_put_off_along(clock: MovableClock) -> None:
+    """A repeated reminder and its extra slot both come there; neither is lost."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        for chat in ("ann", "bob"):
+            await ann.inside.channel.ask(chat, "hello", sender=chat)
+        await link(ann.inside, "bob", "ann")
+        await ann.call("remind", what="bins", at="2026-11-23T09:00", repeat="FREQ=DAILY", chat="ann", sender="ann")
+        (set_,) = await ann.reminders()
+        await ann.inside.channel.ask("ann", f"/reminders snooze {set_.id} 10", sender="ann")
+        await ann.press(f"/reminders to {set_.id} pocket:bob", chat="ann", sender="ann")
+        await ann.move(minutes=11)
+        assert ann.texts("bob").count("⏰ bins") == 1
+        await ann.move(hours=21, minutes=32)
+        assert ann.texts("bob").count("⏰ bins") == 2
+        assert "⏰ bins" not in ann.texts("ann")
+
+
 async def test_a_target_that_is_no_longer_theirs_gets_nothing(clock: MovableClock) -> None:
     """Unlinked: the chat in which it was set is told, and has it from then on. Without access nothing comes at all."""
     for is_unlinked in (True, False):
