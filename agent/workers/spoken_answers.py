@@ -75,7 +75,8 @@ class SpokenAnswers:
         is_voice = any(each.kind == VOICE for row in turn.lease.rows for each in row.message.attachments)
         if not is_voice or not turn.role.covers(self.who) or self.limit(turn.key.channel) <= 0:
             return (), ""
-        text = await asyncio.to_thread(spoken_words, self.redact(answer))
+        # Again without markup, which may stand inside of a secret.
+        text = self.redact(await asyncio.to_thread(spoken_words, self.redact(answer)))
         if not text:
             return (), ""
         if len(text) > self.max_characters:

@@ -158,6 +158,18 @@ async def test_an_equal_sound_of_another_answer_stays() -> None:
         assert fact["blob"].rpartition("/")[2] in at.kept()
 
 
+async def test_a_secret_is_not_said_either() -> None:
+    """Markup inside of it hides it in the answer's source, and is gone in what is spoken."""
+    secret = "Zx81-Quartz-Nebula-77Kq"
+    script = [ScriptedAnswer(text=f"It is {secret[:14]}**{secret[14:]}**.")]
+    async with open_gateway(script, **VOICE, PARLOUR_TOOLS__DRAW__API_KEY=secret) as at:
+        await says(at)
+        await no_jobs(at)
+        (spoken,) = at.server.media.spoken
+        assert secret not in spoken["input"]
+        assert secret not in str([each.get("files") for each in at.lines()])
+
+
 async def test_words_that_are_forgotten_later_take_their_sound_along() -> None:
     """The sound holds the words: its bytes go with the line that says them."""
     async with open_gateway(["The code is swordfish."], **VOICE) as at:
