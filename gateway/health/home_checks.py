@@ -273,8 +273,11 @@ def models_without_key(settings: Settings, environment: Mapping[str, str]) -> Ma
 
 def keyless_line(setting: str, model: str) -> str:
     """Return the words of a finding about a model without a key."""
+    block = setting.rpartition("__")[0]
+    # The chat model's key has that name, and is not sent to another provider.
+    where = "name it in PARLOUR_LLM__MODELS, with a key" if block == "PARLOUR_LLM" else f"set {block}__API_KEY"
     return (
-        f"{setting}={model} has no key: set {setting.rpartition('__')[0]}__API_KEY, or the provider's own variable;"
+        f"{setting}={model} has no key: {where}, or set the provider's own variable;"
         " PARLOUR_LLM__API_KEY is sent to the provider of PARLOUR_LLM__MODEL alone"
     )
 
