@@ -305,9 +305,9 @@ class CallLimit:
         finally:
             _call_limit.reset(token)
 
-    def check_request(self) -> None:
-        """Raise the error of the request that is repeated."""
-        if self._is_answered:
+    def check_request(self, method: str) -> None:
+        """Raise the error of the request that is repeated. A GET asks some providers whether a picture is ready."""
+        if self._is_answered and method != "GET":
             raise self._error or InvalidModelReply("the request was repeated")
 
     def note_answer(self, *, is_redirect: bool) -> None:
@@ -444,7 +444,7 @@ def _bound_bodies() -> None:
     async def handle_bounded(self: Any, request: Any) -> Any:
         if (limit := _call_limit.get()) is None:
             return await handle(self, request)
-        limit.check_request()
+        limit.check_request(request.method)
         request.headers["Accept-Encoding"] = "identity"
         response = await handle(self, request)
         limit.note_answer(is_redirect=response.has_redirect_location)

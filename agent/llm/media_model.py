@@ -84,8 +84,9 @@ class MediaModel:
     ) -> T:
         """Return the result of *read* for the answer of litellm's *function*.
 
-        Raises CapReached before anything is sent; ModelFailed, whose text quotes nothing of the provider's: it may hold
-        the key. An answer that *read* raises InvalidModelReply for counts as failed.
+        A call that was sent and then cancelled, or whose answer came late or is no use, may be charged in full: it
+        counts as *estimate* says. Raises CapReached before anything is sent; ModelFailed, whose text quotes nothing of
+        the provider's: it may hold the key. An answer that *read* raises InvalidModelReply for counts as failed.
         """
         request = ChatRequest(
             messages=(),
@@ -99,9 +100,11 @@ class MediaModel:
         price: Price | None = None if estimate.usd is None else lambda _: estimate.usd
         call = await self._recorder.begin_call(request, self.name, price)
         outcome, spent, was_refused = "failed", None, False
-        limit = CallLimit(self._most_bytes)
+        limit, is_sent = CallLimit(self._most_bytes), False
+        lost = ChatReply(text="", tool_calls=(), model=self.name, tokens=estimate.tokens, cost=estimate.usd)
         try:
             litellm = await self.load()
+            is_sent = True
             async with asyncio.timeout(self._seconds):
                 with limit.applied():
                     answer = await getattr(litellm, function)(
@@ -113,15 +116,24 @@ class MediaModel:
                         **arguments,
                     )
                 found = await read(answer)
+        except asyncio.CancelledError:
+            spent = lost if is_sent else None
+            raise
+        except InvalidModelReply:
+            spent = lost
+            raise
         except ModelFailed:
             raise
         except TimeoutError:
+            spent = lost
             raise ModelTimeout(f"{self.name}: no answer within {self._seconds:.0f} seconds") from None
         except Exception as error:  # noqa: BLE001 - the provider's boundary: litellm raises whatever its providers do
             if limit.fault:
+                spent = lost
                 raise InvalidModelReply(f"{self.name}: {limit.fault}") from None
             failed = map_provider_error(error, self.name, datetime.now(UTC))
             was_refused = isinstance(failed, ModelRefused)
+            spent = lost if isinstance(failed, InvalidModelReply | ModelTimeout) else None
             raise failed from None
         else:
             outcome, spent = "answered", self._to_chat_reply(answer, estimate)

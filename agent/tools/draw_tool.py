@@ -27,6 +27,7 @@ PURPOSE = "picture"
 SECONDS = 180.0  # for an answer: good pictures take a minute
 MOST_BYTES = 40_000_000  # of an answer, whose picture is in base64
 PROMPT_CHARS = 4_000
+_MOST_FETCHED = MOST_BYTES * 3 // 4  # as large as one in base64 may be
 
 _OUTPUT_TOKENS = 6_300  # of the largest picture of gpt-image-1, where an answer names none
 _CHARACTERS_PER_TOKEN = 4
@@ -48,11 +49,12 @@ class PictureModel:
         size: str,
         quality: str = "",
         usd: float | None = None,
-        fetch: Callable[[str], Awaitable[bytes]],
+        fetch: Callable[[str, int], Awaitable[bytes]],
     ) -> None:
         """Draw pictures of *size* ("1024x1024"; "" = the model's own), each for about *usd* dollars; None = unknown.
 
-        *fetch* loads a picture that a provider answers with the address of. It raises ToolFailed.
+        *fetch* loads a picture of at most so many bytes, that a provider answers with the address of. It raises
+        ToolFailed.
         """
         self._model = model
         self._options = {name: value for name, value in (("size", size), ("quality", quality)) if value}
@@ -80,7 +82,9 @@ class PictureModel:
             if encoded:
                 data = await asyncio.to_thread(base64.b64decode, encoded, validate=True)
             else:
-                data = await self._fetch(str(address)) if address else b""
+                data = await self._fetch(str(address), _MOST_FETCHED) if address else b""
+        except ToolFailed as error:
+            raise InvalidModelReply(f"{self._model.name}: the picture's address: {error}") from None
         except binascii.Error:
             data = b""
         for begins, ending in _KINDS:
@@ -130,5 +134,12 @@ def build_draw_tool(model: PictureModel) -> Tool:
         kind=ToolKind.SPEND,
         timeout=timedelta(seconds=SECONDS + 60),
         capped_as=DRAW,
-        costs="?" if model.usd is None else f"{model.usd:.3f}".rstrip("0").rstrip("."),
+        costs=_price_words(model.usd),
     )(draw)
+
+
+def _price_words(usd: float | None) -> str:
+    """Return *usd* as `Tool.costs`; what is cheaper than a tenth of a cent is not shown as free."""
+    if usd is None:
+        return "?"
+    return f"{max(usd, 0.001) if usd else 0:.3f}".rstrip("0").rstrip(".")

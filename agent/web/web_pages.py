@@ -74,9 +74,9 @@ class WebPages:
                 self._cache[key] = found
         return found
 
-    async def fetch_bytes(self, url: str) -> bytes:
-        """Return the bytes at *url*, which a server named. Raises ToolFailed."""
-        return (await self._fetch(url)).body
+    async def fetch_bytes(self, url: str, most: int) -> bytes:
+        """Return the at most *most* bytes at *url*, which a server named. Raises ToolFailed."""
+        return (await self._fetch(url, most)).body
 
     async def client(self) -> PublicHttpClient:
         """Return the client that all fetches and searches share."""
@@ -89,12 +89,12 @@ class WebPages:
 
         return PublicHttpClient(proxy=self._proxy, ports=self._ports)
 
-    async def _fetch(self, url: str) -> HttpResponse:
+    async def _fetch(self, url: str, most: int | None = None) -> HttpResponse:
         client = await self.client()
-        from gateway.net.public_http import FetchFailed
+        from gateway.net.public_http import MOST_BYTES, FetchFailed
 
         try:
-            response = await client.fetch(url, accept=_ACCEPT)
+            response = await client.fetch(url, accept=_ACCEPT, most=most or MOST_BYTES)
         except FetchFailed as error:
             raise ToolFailed(str(error)) from None
         if response.status >= 300:

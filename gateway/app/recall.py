@@ -46,7 +46,6 @@ def build_recall(app: Runtime) -> ScopeRecall:
         files=app.store.files,
         received=ReceivedFiles(app.store.transcripts),
         zone=app.locales.zone,
-        is_shared=settings.store.shared,
     )
     return ScopeRecall(
         app.home.path,

@@ -138,8 +138,10 @@ class PublicHttpClient:
         self._resolver = resolver
         self._rates = HostRates()
 
-    async def fetch(self, url: str, *, accept: str = "*/*") -> HttpResponse:
+    async def fetch(self, url: str, *, accept: str = "*/*", most: int = MOST_BYTES) -> HttpResponse:
         """GET a public address with at most five redirects; each target is checked like the address itself.
+
+        *most* are the bytes of the response, unpacked.
 
         Raises FetchFailed, also for an address that is not public. Any status is a response.
         """
@@ -153,7 +155,7 @@ class PublicHttpClient:
                 # Waiting for the host's turn does not count as its time.
                 async with self._rates.open_slot(host, is_paced=host != previous):
                     start = clock()
-                    found = await self._request(session, "GET", target, left, headers=headers)
+                    found = await self._request(session, "GET", target, left, most=most, headers=headers)
                     left -= clock() - start
                 if isinstance(found, HttpResponse):
                     return found

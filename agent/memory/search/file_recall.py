@@ -107,32 +107,24 @@ class FileRecall:
         received: ReceivedFiles,
         zone: Callable[[str], str],
         timeout: float = 20.0,
-        is_shared: bool = False,
     ) -> None:
-        """A search waits for *timeout* seconds until files are read; the reading continues after that.
-
-        *is_shared*: other gateways change files, too.
-        """
+        """A search waits for *timeout* seconds until files are read; the reading continues after that."""
         self._home = home
         self._engine = engine
         self._files = files
         self._received = received
         self._zone = zone
         self._timeout = timeout
-        self._is_shared = is_shared
         self._reader = SandboxedReader()  # of its own: who reads a file does not wait until others are indexed
         self._known: LRUCache[str, tuple[int, bool]] = LRUCache(_KNOWN)
         self._failed: TTLCache[str, bool] = TTLCache(_UNREADABLE, _READ_AGAIN)  # by the names of their sources
         self._syncs: dict[str, asyncio.Task[int]] = {}
 
     async def has_files(self, scope: str) -> bool:
-        """Return True if *scope* has files. The store is asked once, and again after this process changed a file.
-
-        If it is shared, it is asked until there is a file: another gateway may have stored the first one.
-        """
+        """Return True if *scope* has files. The store is asked once, and again after this process changed a file."""
         count = self._files.change_count  # before the reading: a later change is seen next time
         known = self._known.get(scope)
-        if known is None or known[0] != count or (self._is_shared and not known[1]):
+        if known is None or known[0] != count:
             known = self._known[scope] = count, await self._files.has_texts(scope)
         return known[1]
 
@@ -322,7 +314,6 @@ def cut_file(file: SearchedFile, text: ExtractedText, *, origin: str) -> list[Se
             found = part.find(unit.text.partition("\n")[0][:_LOOKED_FOR], at)
             at = max(found, at)
             first, last = (bisect_right(ends[:-1], start + at + n) + 1 for n in (0, len(unit.text) - 1))
-            at += len(unit.text) if found >= 0 else 0  # an equal line of the next unit is behind it
             about = "\n".join([place, " / ".join(each for each in (*names, unit.about) if each)])
             units.append(replace(unit, line=first, end=last, about=about, group=place, origin=origin))
     return units

@@ -302,25 +302,6 @@ async def test_a_damaged_index_is_made_again(scene: FilesScene) -> None:
     assert await scene.places("zeppelin") == ["notes.md"]
 
 
-async def test_pages_are_right_where_lines_are_equal(scene: FilesScene) -> None:
-    """As in a log: a passage is on the page on which it is, and not where its first line was before."""
-    text = "a line of a log\n\n" * 3_000 + "the zeppelin lands"
-    await scene.put("a.log", text)
-    (hit, *_) = (await scene.recall.search(ANN, "zeppelin")).hits
-    assert "the zeppelin lands" in hit.text
-    assert hit.last_page == len(split_pages(text)) > 4
-
-
-@pytest.mark.parametrize("is_shared", [False, True])
-async def test_the_first_file_of_another_gateway_is_seen(scene: FilesScene, *, is_shared: bool) -> None:
-    """Where the store is shared; alone, nobody else stores one, and it is not asked."""
-    scene.recall._is_shared = is_shared
-    assert not await scene.recall.has_files(ANN)
-    other = SqlFiles(scene.store.files._engine, scene.home)
-    await AttachmentStore(other, scene.clock.now).put(ANN, b"a document")
-    assert await scene.recall.has_files(ANN) is is_shared
-
-
 async def test_whether_there_are_files_is_asked_once(scene: FilesScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is read for the first turn of a scope, and again after a change of this process; pictures are none."""
     asked: list[str] = []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from typing import Any, cast
 
 import pytest
 
-from agent.llm.litellm_model import close_litellm
+from agent.llm.litellm_model import CallLimit, close_litellm
 from agent.llm.media_model import MediaModel, UsageAttribution
 from agent.llm.openai_model import picture_price
-from agent.tools.draw_tool import MOST_BYTES, PictureModel
+from agent.tools.draw_tool import MOST_BYTES, PictureModel, build_draw_tool
 from gateway.errors import (
     FailureCause,
     InvalidModelReply,
@@ -17,6 +19,7 @@ from gateway.errors import (
     ModelRateLimited,
     ModelRefused,
     ModelServerFailed,
+    ModelTimeout,
     ToolFailed,
 )
 from gateway.events import PlatformAccount
@@ -31,12 +34,12 @@ ANN = UsageAttribution("t", PlatformAccount(kind="telegram", id="7"), "telegram:
 class PictureTrial:
     """A picture model before a server, and what its calls left behind."""
 
-    def __init__(self, server: FakeOpenAI, model: str = "openai/gpt-image-1") -> None:
+    def __init__(self, server: FakeOpenAI, model: str = "openai/gpt-image-1", *, seconds: float = 30) -> None:
         self.recorder, self.fetched = FakeUsageRecorder(), list[str]()
         media = MediaModel(
             model,
             purpose="picture",
-            seconds=30,
+            seconds=seconds,
             most_bytes=MOST_BYTES,
             api_base=server.base,
             api_key="k",
@@ -45,9 +48,10 @@ class PictureTrial:
         )
         self.model = PictureModel(media, size="1024x1024", usd=0.25, fetch=self.fetch)
 
-    async def fetch(self, url: str) -> bytes:
+    async def fetch(self, url: str, most: int) -> bytes:
         """Load the picture of one address alone."""
         self.fetched.append(url)
+        assert 5_000_000 < most < MOST_BYTES
         if "public" not in url:
             raise ToolFailed("this address is not on the public internet")
         return b"\xff\xd8\xff" + b"\0" * 20
@@ -92,8 +96,9 @@ async def test_an_address_is_followed_to_the_public_internet_alone(is_public: bo
         if is_public:
             assert (await trial.draw())[1] == "jpg"
         else:
-            with pytest.raises(ModelFailed):
+            with pytest.raises(InvalidModelReply):
                 await trial.draw()
+            assert [each.cost for each in trial.recorder.replies] == [0.25]
         assert trial.fetched == [server.media.picture_url]
 
 
@@ -116,7 +121,7 @@ async def test_an_address_is_followed_to_the_public_internet_alone(is_public: bo
 async def test_a_bad_answer_is_a_failure_of_one_request(
     fault: MediaFault, error: type[ModelFailed], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One request, one closed record without a cost, and no word of the provider in error or log."""
+    """One request, one closed record, and no word of the provider in error or log. Useless answers cost the same."""
     async with open_server() as server:
         server.media.faults = [fault]
         trial = PictureTrial(server)
@@ -124,10 +129,27 @@ async def test_a_bad_answer_is_a_failure_of_one_request(
             await trial.draw()
         assert len(server.media.drawn) == 1
         assert "SECRET" not in f"{raised.value} {caplog.text}"
-        assert trial.recorder.replies == []
+        assert [each.cost for each in trial.recorder.replies] == (
+            [0.25] if isinstance(raised.value, InvalidModelReply) else []
+        )
         assert server.media.sent < 2 * MOST_BYTES
         if fault is MediaFault.POLICY:
             assert raised.value.cause is FailureCause.FILTERED
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["late", "cancelled"])
+async def test_a_call_that_ends_without_its_answer_costs_what_was_reserved(*, is_late: bool) -> None:
+    """The provider draws on, and charges it: otherwise a picture that is stopped each time passes any cap."""
+    async with open_server() as server:
+        server.media.faults = [MediaFault.HANG]
+        trial = PictureTrial(server, seconds=2 if is_late else 30)
+        drawing = asyncio.create_task(trial.draw())
+        await server.media.arrived.wait()
+        if not is_late:
+            drawing.cancel()
+        with pytest.raises(ModelTimeout if is_late else asyncio.CancelledError):
+            await drawing
+        assert [each.cost for each in trial.recorder.replies] == [0.25]
 
 
 @pytest.mark.parametrize("picture", [b"", b"<svg onload='x'/>", b"GIF89"], ids=["empty", "svg", "cut"])
@@ -137,6 +159,23 @@ async def test_what_is_no_picture_is_none(picture: bytes) -> None:
         server.media.picture = picture
         with pytest.raises(InvalidModelReply):
             await PictureTrial(server).draw()
+
+
+def test_whether_a_picture_is_ready_may_be_asked_again() -> None:
+    """Providers with a queue answer a first request with a number, and GET with the picture: only orders cost."""
+    limit = CallLimit(10)
+    limit.check_request("POST")
+    limit.note_answer(is_redirect=False)
+    limit.check_request("GET")
+    with pytest.raises(InvalidModelReply):
+        limit.check_request("POST")
+
+
+def test_the_price_of_the_cheapest_is_not_shown_as_none() -> None:
+    """Some pictures cost a fraction of a tenth of a cent."""
+    for usd, words in ((None, "?"), (0.0, "0"), (0.0003, "0.001"), (0.04, "0.04"), (10.0, "10")):
+        model = PictureModel(cast("MediaModel", None), size="", usd=usd, fetch=cast("Any", None))
+        assert build_draw_tool(model).costs == words
 
 
 def test_the_price_is_the_most_that_the_table_says() -> None:
