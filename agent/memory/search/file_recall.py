@@ -239,6 +239,11 @@ class FileRecall:
             log.error("files.sync_failed", scope=scope, error=type(error).__name__)
 
     async def _sync(self, scope: str, searched: Mapping[str, SearchedFile]) -> int:
+        # A file may be gone since it was listed. What is read from here on is cancelled by whoever removes one.
+        there = {row.digest for row in await self._files.files(scope, *_KINDS)}
+        searched = {name: each for name, each in searched.items() if each.row.digest in there}
+        if not searched:  # or the scope itself is: no index comes into being where its folder was
+            return 0
         if not self._path(scope).is_file():  # an empty one first, so that each file that is read is kept over a kill
             await self._engine.sync(self._index(scope, {}))
         return await self._engine.sync(self._index(scope, searched))

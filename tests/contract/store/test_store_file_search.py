@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from agent.base.scopes import scope_folder
 from agent.files.file_workspace import FileWorkspace, ReceivedFiles
 from agent.files.turn_files import split_pages
 from agent.memory.search import file_recall as module
-from agent.memory.search.file_recall import FILE_INDEX, FileRecall
+from agent.memory.search.file_recall import FILE_INDEX, FileRecall, SearchedFile
 from agent.memory.search.recall_engine import RecallEngine
 from gateway.errors import FileUnavailable
+from gateway.ports.journal import Line
 from gateway.store.attachment_store import AttachmentStore
 from gateway.store.files import SqlFiles
 from gateway.store.sql_store import SqlStore
@@ -262,6 +263,25 @@ async def test_an_erasure_does_not_wait_for_a_file_that_is_read(scene: FilesScen
     scene.reader.gate.set()
     assert await scene.places("zeppelin") == []
     assert not scene.has_bytes("zeppelin")
+
+
+async def test_a_file_that_goes_once_it_is_listed_is_not_read(
+    scene: FilesScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An erasure between the two leaves no words, and no index where the scope's folder was."""
+    await scene.put("notes.md", "the code is zeppelin")
+    listing = scene.recall._list
+
+    async def erased_behind(scope: str, lines: Iterable[Line]) -> list[SearchedFile]:
+        found = await listing(scope, lines)
+        await scene.workspace().delete("notes.md", key="d")
+        await scene.recall.close_index(scope, is_removing=True)
+        return found
+
+    monkeypatch.setattr(scene.recall, "_list", erased_behind)
+    assert await scene.places("zeppelin") == []
+    assert scene.reader.read == []
+    assert [*scope_folder(scene.home, ANN).glob(f"{FILE_INDEX}*")] == []
 
 
 async def test_limits(scene: FilesScene, monkeypatch: pytest.MonkeyPatch) -> None:
