@@ -215,11 +215,11 @@ class OwnerChats:
         A chat with an unknown account is left out, and so is one of a channel that shows no notices.
         """
         found: dict[SessionKey, PlatformAccount] = {}
-        for row in await self.records.sessions():
+        for row in await self.records.sessions(scope) if scope else ():
             key = row.key.parent
             traits = self.platforms.traits(key.channel)
             is_shown = key.channel in self.enabled and traits.shows_notices
-            if not scope or row.scope != scope or not is_shown or key in found:
+            if not is_shown or key in found:
                 continue
             here = [each for each in accounts if each.kind == self.platforms.get(key.channel, key.channel)]
             noted = self.links.account_of(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -100,9 +101,9 @@ class SqlTurnRecords:
         """Commit lines and end the note that they come of; False, and nothing, when a turn has taken it up."""
         return await self._journal.append_for(note, record)
 
-    async def sessions(self) -> tuple[SessionRow, ...]:
-        """Return every session, the most recently used first."""
-        return await self._engine.writer.submit(session_queue.list_sessions)
+    async def sessions(self, scope: str = "") -> tuple[SessionRow, ...]:
+        """Return every session (of *scope*), the most recently used first."""
+        return await self._engine.writer.submit(partial(session_queue.list_sessions, scope=scope))
 
     async def scope_of(self, key: SessionKey) -> str | None:
         """Return the scope of the session *key*; None if it has no session."""

@@ -353,12 +353,12 @@ HAS_SESSION = (
 )
 
 
-def list_sessions(database: Database, limit: int = ALL) -> tuple[SessionRow, ...]:
-    """Return every session, or *limit* of them, the most recently used first."""
+def list_sessions(database: Database, limit: int = ALL, *, scope: str = "") -> tuple[SessionRow, ...]:
+    """Return every session (of *scope*), or *limit* of them, the most recently used first."""
     found = database.execute(
         "SELECT key, used_at, transcript, next_index, created_at, scope FROM session "
-        "ORDER BY used_at DESC, key LIMIT ?",
-        (limit,),
+        "WHERE ?2 IN ('', scope) ORDER BY used_at DESC, key LIMIT ?1",
+        (limit, quote(scope)),
     )
     return tuple(_session(read_key(key), columns, used_at=moment(used_at)) for key, used_at, *columns in found)
 
