@@ -22,7 +22,6 @@ from pydantic.fields import FieldInfo
 
 from agent.files.turn_files import TurnFiles
 from agent.memory.editing.text_operations import DocumentEdit
-from agent.memory.search.file_recall import FileHits
 from agent.memory.search.search_unit import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tasks.task_access import TaskAccess
@@ -34,6 +33,7 @@ from gateway.text.message_text import LONGEST_TITLE, MOST_SOURCES, is_source
 
 if TYPE_CHECKING:
     from agent.files.outgoing_files import BoundFileSender
+    from agent.memory.search.file_recall import FileHits
     from agent.memory.search.scope_recall import ScopeRecall
 
 

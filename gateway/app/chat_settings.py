@@ -9,7 +9,6 @@ from urllib.parse import unquote
 import structlog
 
 from agent.base.scopes import account_of, chat_scope, scope_of
-from agent.llm.openai_model import picture_price
 from agent.skills.skill_library import SkillLibrary
 from agent.tools.rights import OperatorRights
 from agent.tools.tool import AskRule, Tool
@@ -21,7 +20,6 @@ from agent.turns.chat_profiles import (
     stored_guild,
 )
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
-from gateway.app.models import build_media_model
 from gateway.channel import SupportsCommandPrefix
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
@@ -176,28 +174,6 @@ def build_web_tools(settings: Settings) -> Sequence[Tool]:
     return tools
 
 
-def build_draw_tool(app: Runtime) -> list[Tool]:
-    """Return the tool `draw` if a picture model is set."""
-    settings = app.settings.tools.draw
-    if not settings.model:
-        return []
-    from agent.tools import draw_tool
-    from agent.web.web_pages import WebPages
-
-    entry, pages = settings.entry(app.settings.llm), WebPages(proxy=app.settings.proxy_address)
-    usd = settings.usd_per_picture
-    model = draw_tool.PictureModel(
-        build_media_model(
-            app, entry, purpose=draw_tool.PURPOSE, seconds=draw_tool.SECONDS, most_bytes=draw_tool.MOST_BYTES
-        ),
-        size=settings.size,
-        quality=settings.quality,
-        usd=picture_price(entry.model, settings.size, settings.quality) if usd is None else usd,
-        fetch=pages.fetch_bytes,
-    )
-    return [draw_tool.build_draw_tool(model)]
-
-
 def open_search_engine(settings: Settings, pages: WebPages) -> SearchEngine:
     """Return the configured engine over the client of *pages*; raise SettingsError if something is missing for it."""
     from agent.web.search_engines import SearchAccess, load_engine
@@ -208,12 +184,12 @@ def open_search_engine(settings: Settings, pages: WebPages) -> SearchEngine:
     return load_engine(web.search, access)
 
 
-def build_profiles(app: Runtime) -> ChatProfiles:
-    """Return the model, tools and persona of each chat. Loads every installed tool."""
+def build_profiles(app: Runtime, built: Sequence[Tool]) -> ChatProfiles:
+    """Return the model, tools and persona of each chat. Loads every installed tool beside those already *built*."""
     result_chars = app.settings.agent.max_tool_result_chars
     disabled = disabled_tools(app.settings.tools)
     entries = [each for each in load_entry_points(GROUP) if each.name not in disabled]
-    tools = (*app.plugins.tools, *build_web_tools(app.settings), *build_draw_tool(app))
+    tools = (*app.plugins.tools, *build_web_tools(app.settings), *built)
     rights = {name: _rights(rule) for name, rule in app.settings.tools.rights.items()}
     toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=app.meter, rights=rights)
     chats, people = app.chats, app.store.people

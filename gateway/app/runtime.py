@@ -74,7 +74,13 @@ from gateway.app.memory import (
 )
 from gateway.app.models import JournalUsageRecorder, ModelServices, build_caps
 from gateway.app.recall import build_recall
-from gateway.app.turns import build_command_services, build_replayer, build_spoken_answers, build_turn_services
+from gateway.app.turns import (
+    build_command_services,
+    build_draw_tool,
+    build_replayer,
+    build_spoken_answers,
+    build_turn_services,
+)
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.channel import Channel
 from gateway.chat_locales import ChatLocales
@@ -358,7 +364,7 @@ class Runtime:
     @cached_property
     def profiles(self) -> ChatProfiles:
         """Model, tools and persona of each chat."""
-        return build_profiles(self)
+        return build_profiles(self, build_draw_tool(self))
 
     @cached_property
     def mcp(self) -> McpServers:

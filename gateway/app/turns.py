@@ -20,6 +20,7 @@ from agent.commands.command import CommandServices, QueueService, UsageService
 from agent.files.file_workspace import ReceivedFiles
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices
+from agent.llm.openai_model import picture_price
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.tools.tool_questions import StandingDecisions
 from agent.turns.agent_loop import AgentLoop
@@ -46,6 +47,7 @@ from gateway.settings.channel_blocks import PAGE
 from gateway.web.server import browser_address
 
 if TYPE_CHECKING:
+    from agent.tools.tool import Tool
     from gateway.app.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -291,3 +293,25 @@ class ClockCheck:
                 if self._ahead:
                     log.error("clock.ahead", mend=clock_line(self._ahead))
         return self._ahead
+
+
+def build_draw_tool(app: Runtime) -> list[Tool]:
+    """Return the tool `draw` if a picture model is set."""
+    settings = app.settings.tools.draw
+    if not settings.model:
+        return []
+    from agent.tools import draw_tool
+    from agent.web.web_pages import WebPages
+
+    entry, pages = settings.entry(app.settings.llm), WebPages(proxy=app.settings.proxy_address)
+    usd = settings.usd_per_picture
+    model = draw_tool.PictureModel(
+        build_media_model(
+            app, entry, purpose=draw_tool.PURPOSE, seconds=draw_tool.SECONDS, most_bytes=draw_tool.MOST_BYTES
+        ),
+        size=settings.size,
+        quality=settings.quality,
+        usd=picture_price(entry.model, settings.size, settings.quality) if usd is None else usd,
+        fetch=pages.fetch_bytes,
+    )
+    return [draw_tool.build_draw_tool(model)]

@@ -164,7 +164,7 @@ def test_each_reason_is_named(terminal: CommandTerminal, monkeypatch: pytest.Mon
     assert "set tools.web.search_key" in off["web_search"]
     assert off["compute"].startswith("its package pydantic-monty is not installed: run `make install`")
     assert off["task"] == "PARLOUR_TOOLS__TASKS__ENABLED is false"
-    assert len(off) == 12
+    assert len(off) == 13
     monkeypatch.setenv("PARLOUR_TOOLS__CODE__COMPUTE", "false")
     off = {each["tool"]: each["reason"] for each in terminal.lines("tools") if each.get("state") == "off"}
     assert off["compute"] == "PARLOUR_TOOLS__CODE__COMPUTE is false"
