@@ -165,12 +165,12 @@ class FakeRecords(SqlTurnRecords):
 
     async def has_session(self, chat: SessionKey, scope: str) -> bool:
         """Return True if *chat* or one of its threads has a session of *scope*."""
-        return any(row.key.parent == chat and row.scope == scope for row in await self.sessions())
+        return any(row.key.parent == chat for row in await self.sessions(scope))
 
-    async def sessions(self) -> tuple[SessionRow, ...]:
-        """Return the rows."""
+    async def sessions(self, scope: str = "") -> tuple[SessionRow, ...]:
+        """Return the rows (of *scope*)."""
         self._check()
-        return tuple(reversed(self.rows.values()))
+        return tuple(row for row in reversed(self.rows.values()) if scope in ("", row.scope))
 
     def _check(self) -> None:
         if self.is_down:
