@@ -52,6 +52,7 @@ async def test_a_team_of_forty_is_let_in_with_one_entry() -> None:
     """Each of the forty is answered in the channel and directly; a guest and a stranger of elsewhere are not."""
     model = HeldModel(held=False)
     async with workspace() as server, quick(server, model) as parlour:
+        server.ack_within = 60.0  # 84 events at once on a machine that does other things: who is let in is the question
         team = [ANN, *server.hire(39)]
         for user in (EVE, *team[:20], FAR, *team[20:]):
             away: dict[str, Any] = {"team": "T0FAR", "user_team": "T0FAR"} if user == FAR else {}
