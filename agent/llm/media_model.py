@@ -18,7 +18,7 @@ from gateway.ports.metrics import MetricsRecorder
 
 T = TypeVar("T")
 
-_MOST_BYTES = 10_000_000  # of an answer that is text
+TEXT_BYTES = 10_000_000  # of an answer that is text
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class MediaModel:
         *,
         purpose: str,
         seconds: float,
-        most_bytes: int = _MOST_BYTES,
+        most_bytes: int,
         api_base: str = "",
         api_key: str = "",
         proxy: str = "",

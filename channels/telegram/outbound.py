@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
@@ -427,43 +427,23 @@ class TelegramFiles:
         """
         caption = _caption("" if file.kind in _SOUNDS else file.caption, mark)
         name = sanitize(file.name).replace("/", "_").strip() or "file"
-        if file.media_type in _PHOTOS and len(data) <= _PHOTO_LIMIT:
-            try:
-                return await self._bot.send_photo(
-                    destination.chat,
-                    data,
-                    caption=caption,
-                    filename=name,
-                    message_thread_id=destination.thread,
-                    reply_parameters=destination.reply,
-                )
-            except BadRequest as error:
-                if not _is_no_photo(error):
-                    raise
-                log.info("telegram.photo_as_document", reason=describe_error(error))
-        if file.kind == "voice" and file.media_type in _VOICES:
-            try:
-                return await self._bot.send_voice(
-                    destination.chat,
-                    data,
-                    caption=caption,
-                    filename=name,
-                    message_thread_id=destination.thread,
-                    reply_parameters=destination.reply,
-                )
-            except BadRequest as error:
-                if "voice" not in error.message.lower():
-                    raise
-                log.info("telegram.voice_as_document", reason=describe_error(error))  # this person takes none
-        return await self._bot.send_document(
-            destination.chat,
-            data,
-            caption=caption,
-            filename=name,
-            disable_content_type_detection=False,
-            message_thread_id=destination.thread,
-            reply_parameters=destination.reply,
-        )
+        options: dict[str, Any] = {
+            "caption": caption,
+            "filename": name,
+            "message_thread_id": destination.thread,
+            "reply_parameters": destination.reply,
+        }
+        try:
+            if file.media_type in _PHOTOS and len(data) <= _PHOTO_LIMIT:
+                return await self._bot.send_photo(destination.chat, data, **options)
+            if file.kind == "voice" and file.media_type in _VOICES:
+                return await self._bot.send_voice(destination.chat, data, **options)
+        except BadRequest as error:
+            # A picture of another size than photos have, or a person who takes no voice messages.
+            if not _is_no_photo(error) and "voice" not in error.message.lower():
+                raise
+            log.info("telegram.file_as_document", kind=file.kind, reason=describe_error(error))
+        return await self._bot.send_document(destination.chat, data, disable_content_type_detection=False, **options)
 
 
 def _is_no_photo(error: BadRequest) -> bool:

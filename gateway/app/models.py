@@ -18,7 +18,7 @@ import structlog
 
 from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, Price, TokenUsage, estimate
 from agent.llm.litellm_model import close_litellm
-from agent.llm.media_model import MediaModel
+from agent.llm.media_model import TEXT_BYTES, MediaModel
 from agent.llm.model_abilities import ContextWindows, LearnedModels, take_over_windows
 from agent.llm.model_client import ModelClient, UsageRecorder
 from agent.llm.model_registry import open_model
@@ -182,7 +182,7 @@ def unknown_fallbacks(llm: LlmSettings) -> tuple[str, ...]:
 
 
 def build_media_model(
-    app: Runtime, entry: ModelSettings, *, purpose: str, seconds: float, most_bytes: int = 10_000_000
+    app: Runtime, entry: ModelSettings, *, purpose: str, seconds: float, most_bytes: int = TEXT_BYTES
 ) -> MediaModel:
     """Return a model for sound or pictures; raise SettingsError without litellm."""
     return MediaModel(

@@ -10,7 +10,7 @@ import pytest
 from agent.attachments.transcription import PURPOSE, SECONDS, LitellmTranscriber
 from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel, close_litellm
-from agent.llm.media_model import MediaModel, UsageAttribution
+from agent.llm.media_model import TEXT_BYTES, MediaModel, UsageAttribution
 from agent.llm.openai_model import OpenAIModel
 from agent.llm.provider_model import ProviderModel
 from agent.memory.search.embedding_models import LitellmEmbedder
@@ -66,6 +66,7 @@ async def test_each_kind_of_call_goes_through_the_proxy(
                 "openai/whisper-1",
                 purpose=PURPOSE,
                 seconds=SECONDS,
+                most_bytes=TEXT_BYTES,
                 api_base=BASE,
                 api_key="k",
                 proxy=address,
