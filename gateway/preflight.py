@@ -156,7 +156,8 @@ def _migrate(home: Home, schema: int) -> None:
         home.backups.mkdir(mode=0o700, exist_ok=True)
         for left in home.backups.glob(f".{SNAPSHOT}*"):  # as large as the home, and a kill left it
             left.unlink()
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        # Killed before the schema is noted, the next start makes another one, maybe in the same second.
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
         snapshot = home.backups / f"{SNAPSHOT}{found + 1}-{stamp}.tar.gz"  # the older program looks for that number
         write_archive(home.path, snapshot, schema=found)
         write_private(home.schema, f"{schema}\n")

@@ -160,6 +160,17 @@ def test_a_snapshot_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
     assert snapshot.name.startswith(f"before-schema-{NEXT}-")
 
 
+def test_a_start_that_was_killed_behind_its_snapshot_is_repeated_at_once(tmp_path: Path) -> None:
+    """The home still says the earlier schema, and a snapshot of the same second is there already."""
+    with open_home(tmp_path) as home:
+        before = home.schema.read_text()
+    for _ in range(10):
+        home.schema.write_text(before)
+        with open_home(tmp_path, schema=NEXT):
+            pass
+    assert len([*home.backups.iterdir()]) == 10
+
+
 def test_a_schema_that_is_no_number_is_refused(tmp_path: Path) -> None:
     """What cannot be read is not taken for new."""
     (tmp_path / "schema").write_text("")
