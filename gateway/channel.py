@@ -26,6 +26,7 @@ from gateway.ports.channel import (
     ServiceEntry,
     SessionInfo,
     TaskEntry,
+    TurnDetails,
     in_english,
 )
 
@@ -161,6 +162,9 @@ class PersonPanels(Protocol):
 
     async def services(self, key: SessionKey) -> Sequence[ServiceEntry]:
         """Return the services that people sign in to, with the person's logins."""
+
+    async def turn_details(self, key: SessionKey, turn: str) -> TurnDetails | None:
+        """Return the models, tokens and cost of a turn of the conversation *key*, None for an unknown turn."""
 
     def models(self, key: SessionKey) -> ModelOffer:
         """Return the models of the chat."""

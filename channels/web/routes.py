@@ -99,6 +99,7 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/memory", _for_visitor(_for_panel(list_remembered_lines), channel), methods=["GET"]),
         Route(f"{prefix}/memory/source", _for_visitor(show_line_source, channel), methods=["GET"]),
         Route(f"{prefix}/models", _for_visitor(_for_panel(list_models), channel), methods=["GET"]),
+        Route(f"{prefix}/turns/{{turn}}", _for_visitor(show_turn, channel), methods=["GET"]),
         Route(f"{prefix}/services", _for_visitor(_for_panel(list_services), channel), methods=["GET"]),
         Route(f"{prefix}/tasks", _for_visitor(_for_panel(list_tasks), channel), methods=["GET"]),
         Route(f"{prefix}/reminders", _for_visitor(_for_panel(list_reminders), channel), methods=["GET"]),
@@ -344,6 +345,7 @@ MOST_HITS = 30
 _CHANGES: Mapping[str, type[object]] = {"title": str, "pinned": bool, "deleted": bool}
 MOST_LANGUAGES = 20
 LONGEST_ZONE = 64  # characters
+LONGEST_TURN = 64  # characters of a turn's id
 LONGEST_LINE = 4_000  # characters of a remembered line that is asked about
 _FRESH = {"Cache-Control": "no-store"}
 
@@ -480,6 +482,20 @@ async def show_line_source(channel: WebChannel, visitor: WebVisitor, request: Re
     except SlotsTaken:
         return JSONResponse({}, 429)
     return JSONResponse({}, 404) if source is None else JSONResponse(asdict(source), headers=_FRESH)
+
+
+async def show_turn(channel: WebChannel, visitor: WebVisitor, request: Request) -> JSONResponse:
+    """Return the details of a turn of the visitor's own `conversation`, one request of a visitor at a time."""
+    key = channel.key_of(visitor, request.query_params.get("conversation", FIRST))
+    turn = request.path_params["turn"]
+    if channel.panels is None or key is None or len(turn) > LONGEST_TURN:
+        return JSONResponse({}, 404)
+    try:
+        async with channel.searches.hold(visitor.who):
+            found = await channel.panels.turn_details(key, turn)
+    except SlotsTaken:
+        return JSONResponse({}, 429)
+    return JSONResponse({}, 404) if found is None else JSONResponse(asdict(found), headers=_FRESH)
 
 
 async def list_reminders(panels: PersonPanels, key: SessionKey) -> JSONResponse:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from agent.base.scopes import chat_scope
+from agent.base.transcript_lines import decode_lines, parse_time
 from agent.commands.logins import login_words
 from agent.commands.memory_lists import format_source
 from agent.reminders.reminder import reminders_in
@@ -20,9 +22,18 @@ from gateway.app.recall import search_limitation
 from gateway.control.registry import console_operations
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import translate
-from gateway.i18n.formats import format_moment, format_spent
+from gateway.i18n.formats import format_moment, format_spent, format_usage
 from gateway.ports.access import AccessChange, actor_outside
-from gateway.ports.channel import MOST_LINES, LineSource, ModelOffer, ReminderEntry, RunEntry, ServiceEntry, TaskEntry
+from gateway.ports.channel import (
+    MOST_LINES,
+    LineSource,
+    ModelOffer,
+    ReminderEntry,
+    RunEntry,
+    ServiceEntry,
+    TaskEntry,
+    TurnDetails,
+)
 from gateway.ports.journal import InboxRow
 from gateway.settings.channel_blocks import PAGE
 from gateway.web_console import WebConsole
@@ -36,6 +47,7 @@ if TYPE_CHECKING:
 _MOST_CHATS = 200  # in which one person's rights are looked up
 _LOOKUPS = 8  # at once
 _MOST_RUNS = 20  # of one reminder
+_CLOCK_SLACK = timedelta(minutes=1)  # between the clocks of a turn's message, its calls and its record
 
 
 def build_console(app: Runtime) -> WebConsole | None:
@@ -251,6 +263,30 @@ class GatewayPersonPanels:
             ServiceEntry(name=each, state=login_words(each, logins.get(each), zone, language), is_in=each in logins)
             for each in servers
         ]
+
+    async def turn_details(self, key: SessionKey, turn: str) -> TurnDetails | None:
+        """Return the models, tokens and cost of a turn of the conversation *key*, None for an unknown turn."""
+        store = self._app.store
+        scope = await store.records.scope_of(key)
+        stored = None if scope is None else await store.transcripts.find(scope, key, turn)
+        if stored is None:
+            return None
+        lines = await asyncio.to_thread(decode_lines, stored.body)
+        times = [parse_time(line.get("seen") or line.get("timestamp")) for line in lines if line.get("role") == "user"]
+        asked_at = next(filter(None, reversed(times)), None)
+        since = (asked_at or stored.at) - _CLOCK_SLACK
+        rows = await store.usage.models_of_turn(turn, since=since, until=stored.at + _CLOCK_SLACK)
+        tokens_in, tokens_out, tokens_cached = (
+            sum(row[name] for row in rows) for name in ("tokens_in", "tokens_out", "tokens_cached")
+        )
+        return TurnDetails(
+            models=[row["model"] for row in rows],
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            tokens_cached=tokens_cached,
+            cost=str(format_usage(rows, self._locales.language(key))["cost"]) if rows else "",
+            seconds=0.0 if asked_at is None else max((stored.at - asked_at).total_seconds(), 0.0),
+        )
 
     def models(self, key: SessionKey) -> ModelOffer:
         """Return the model that answers in the chat, and those that it can choose."""

@@ -299,6 +299,18 @@ class ServiceEntry:
     is_in: bool  # the person has signed in, though they may have to again
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDetails:
+    """The models, tokens, cost and time of one turn."""
+
+    models: Sequence[str] = ()  # that were called, the one whose answer it is last; none once the day was folded
+    tokens_in: int = 0
+    tokens_out: int = 0
+    tokens_cached: int = 0  # a part of `tokens_in`
+    cost: str = ""  # in words, in the language of the chat
+    seconds: float = 0.0  # from the message to its answer; 0 = unknown
+
+
 @dataclass(frozen=True, slots=True)
 class ModelOffer:
     """The model that answers in a chat, and those that `/model` offers there."""

@@ -61,6 +61,13 @@ _GROUPS = {
     group: sql("SELECT", group, ",", _TOTAL, "FROM usage WHERE at >= ? AND", _OF_MODELS, "GROUP BY", group)
     for group in ("person", "chat", "purpose", "model")
 }
+_MODELS_OF_TURN = sql(
+    "SELECT model,",
+    _TOTAL,
+    "FROM usage WHERE at >= ? AND at <= ? AND turn = ? AND",
+    _OF_MODELS,
+    "GROUP BY model ORDER BY max(at), model",
+)
 _OF_DAY = sql("SELECT", _TOTAL, "FROM usage WHERE at >= ? AND at < ? AND", _OF_MODELS)
 _TOOL_CALLS = sql(
     "SELECT person, purpose, sum(calls) FROM usage WHERE at >= ? AND NOT", _OF_MODELS, "GROUP BY person, purpose"
@@ -189,6 +196,14 @@ class SqlUsage:
         (found,) = await self._engine.fetch(_TOKENS_OF_TURN, micros(since), quote(turn))
         tokens_in, tokens_out, tokens_cached = map(int, found)
         return tokens_in, tokens_out, tokens_cached
+
+    async def models_of_turn(self, turn: str, *, since: datetime, until: datetime) -> tuple[Mapping[str, Any], ...]:
+        """Return sums per `model` of the calls of a turn from *since* to *until*, the last to answer last.
+
+        They have the fields of `by`. None are left once the day was folded. Reads the calls of that time.
+        """
+        found = await self._engine.fetch(_MODELS_OF_TURN, micros(since), micros(until), quote(turn))
+        return tuple(_total("model", (unquote(columns[0]), *columns[1:])) for columns in found)
 
     async def tool_calls(self, *, since: datetime) -> Mapping[tuple[str, str], int]:
         """Return the number of counted tool calls, by account name and kind of tool."""

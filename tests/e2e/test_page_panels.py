@@ -246,32 +246,53 @@ async def test_a_person_reads_only_what_is_theirs(chromium: Browser) -> None:
         assert (json.loads(found["ann"][0])["lines"], found["ann"][1]) == ([], "{}")
 
 
-async def test_a_model_is_chosen_in_the_settings(chromium: Browser) -> None:
-    """Those that `/model` offers, and the effort; each choice holds; without an offer there is no field."""
+async def test_a_model_is_chosen_below_the_message(chromium: Browser) -> None:
+    """Those that `/model` offers, and the effort; typed commands show, too; without an offer there is no choice."""
     async with gateway(model=HeldScriptModel()) as up:
         page = await open_chat(chromium, up.app.web.url)
-        async with page.expect_response("**/models"):
-            await button(page, "settings").click()
-        await expect(page.locator("#settings-model")).to_be_hidden()
+        await expect(page.get_by_role("combobox", name=translate("web.effort_choice"))).to_be_visible()
+        await expect(page.locator("#model-choice")).to_be_hidden()
     models = json.dumps({"large": {"model": "stage"}, "small": {"model": "stage"}})
     environment = {"PARLOUR_LLM__MODELS": models, "PARLOUR_LLM__MODEL": "stage"}
     async with gateway(model=HeldScriptModel(), environment=environment) as up:
         page = await open_chat(chromium, up.app.web.url)
-        await button(page, "settings").click()
-        choice = page.locator("#settings").get_by_label(translate("web.model_choice"))
+        choice, effort = (page.locator(f"#{each}-choice select") for each in ("model", "effort"))
         await expect(choice.locator("option")).to_have_text(["stage", "large", "small"])
         await choice.select_option("small")
         await expect(page.locator(".line.notice")).to_contain_text("small")
-        await button(page, "settings").click()
-        await expect(choice).to_have_value("small")
-        effort = page.locator("#settings").get_by_label(translate("web.effort_choice"))
         await expect(effort).to_have_value("default")
         await effort.select_option("low")
         await expect(page.locator(".line.notice").last).to_contain_text("low")
-        async with page.expect_response("**/models"):
-            await button(page, "settings").click()
+        await page.reload()
+        await expect(choice).to_have_value("small")
         await expect(effort).to_have_value("low")
+        await send_text(page, "/model large")
+        await expect(choice).to_have_value("large")
+        await send_text(page, "good evening")
+        await expect(page.locator(".line.assistant .body")).to_have_text("answer 1")
+        await check_details(page)
+        await button(page, "settings").click()
         await take_pictures(page, "page-settings")
+
+
+async def check_details(page: Page) -> None:
+    """Open and close by the keyboard what answered, for how much; another person and conversation get nothing."""
+    details = button(page, "details")
+    await details.focus()
+    await page.keyboard.press("Enter")
+    facts = page.get_by_role("group", name=translate("web.details"))
+    await expect(facts.locator("dt")).to_have_text(
+        [translate(f"web.{each}") for each in ("model_choice", "details_tokens", "details_cost", "details_time")]
+    )
+    await expect(facts.locator("dd").first).to_have_text("stage")
+    await expect(details).to_have_attribute("aria-expanded", "true")
+    await page.keyboard.press("Enter")
+    await expect(facts).to_have_count(0)
+    turn = await page.locator(".line.assistant").get_attribute("data-turn")
+    ask = "async (paths) => Promise.all(paths.map(async (each) => (await fetch(each)).status))"
+    paths = [f"turns/{turn}", f"turns/{turn}?conversation={'a' * 16}", f"turns/{turn}?conversation=../x", "turns/none"]
+    assert await page.evaluate(ask, paths[:1]) == [200]
+    assert [await page.evaluate(ask, [each]) for each in paths[1:]] == [[404]] * 3
 
 
 async def test_the_browser_s_language_and_zone_are_taken_until_others_are_chosen(chromium: Browser) -> None:

@@ -8,7 +8,7 @@ import { CommandMenu, isComposing, listenForHelp } from "./help.js";
 import { Panels } from "./panels.js";
 import { Drafts, Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
-import { listenForSettings } from "./settings.js";
+import { ModelChoice, listenForSettings } from "./settings.js";
 import { Recorder } from "./recorder.js";
 import { Wire } from "./wire.js";
 
@@ -19,13 +19,20 @@ const LONGEST = Number(text.getAttribute("maxlength"));
 const LOGGED_IN = "parlour.logged-in";
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
-const chat = new Chat(words, submit, edit, (press) => wire.send({ type: "press", ...press }), (before) => wire.send({ type: "look", before }));
+const chat = new Chat(words, {
+  say: submit,
+  edit,
+  press: (press) => wire.send({ type: "press", ...press }),
+  earlier: (before) => wire.send({ type: "look", before }),
+  conversation: () => wire.conversation,
+});
 const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn), run);
 const panels = new Panels(words, run);
 const drafts = new Drafts();
 const menu = new CommandMenu(words, typed);
 const attachments = new Attachments(words, { changed: typed, trouble: showTrouble, login: showLogin });
 const card = new ModelCard(words, () => wire.hurry());
+const models = new ModelChoice(run);
 const recorder = new Recorder(words, {
   recorded: (file) => attachments.add([file], true),
   trouble: showTrouble,
@@ -53,6 +60,7 @@ const wire = new Wire({
     }
     if (text.value === "" && attachments.isEmpty) showDraft();
     menu.allow(session.commands);
+    models.allow(session.commands);
     recorder.allow(session.can_record);
     card.allow(session);
     conversations.load();
@@ -120,6 +128,7 @@ const handlers = {
     chat.message(frame);
     welcome();
     panels.refresh();
+    if (frame.kind === "notice") models.read();
     if (isLanguageChanged && frame.kind === "notice") reload();
     // A Stop is answered with a line if it ended what waited.
     if (stopping && frame.turn === stopping) {
@@ -410,6 +419,7 @@ by("leave").addEventListener("click", async () => {
   isLoggedIn = false;
   by("as-whom").hidden = true;
   recorder.allow(false);
+  models.allow([]);
   card.allow({});
   pending?.write([]);
   conversations.forget();

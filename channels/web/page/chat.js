@@ -4,6 +4,7 @@ import { copyButton, show } from "./markdown.js";
 import { newId } from "./pending.js";
 import { Pictures, player } from "./pictures.js";
 import { showSources } from "./sources.js";
+import { toggleDetails } from "./turns.js";
 import { Versions } from "./versions.js";
 
 /** How dates and numbers are written: as the page's language has it, in the browser's own variety of it. */
@@ -17,14 +18,15 @@ const SHOWN_FIRST = 24; // newest lines of a history, more than a window shows; 
 const ADJACENT = 40; // lines above the oldest one that the browser draws although they are out of sight
 
 export class Chat {
-  constructor(words, onSay, onEdit, onPress, onEarlier) {
+  constructor(words, { say, edit, press, earlier, conversation }) {
     this.words = words;
     this.versions = new Versions(words);
     this.pictures = new Pictures(words);
-    this.onSay = onSay; // called with text, files and the id of the message it replaces, to be said
-    this.onEdit = onEdit; // called with the text of a message that a reader wants to edit, and the id it replaces
-    this.onPress = onPress; // called with a press that shall be sent; returns false when nobody can take it
-    this.onEarlier = onEarlier; // called with a line's id when the lines before it are wanted
+    this.onSay = say; // called with text, files and the id of the message it replaces, to be said
+    this.onEdit = edit; // called with the text of a message that a reader wants to edit, and the id it replaces
+    this.onPress = press; // called with a press that shall be sent; returns false when nobody can take it
+    this.onEarlier = earlier; // called with a line's id when the lines before it are wanted
+    this.conversation = conversation; // returns the id of the open one
     this.scroller = document.getElementById("scroller");
     this.list = document.getElementById("lines");
     this.newest = document.getElementById("newest");
@@ -433,7 +435,7 @@ export class Chat {
     clock.dateTime = at;
     clock.textContent = CLOCK.format(time);
     meta.append(clock);
-    if (role === "assistant") meta.append(this.copyButton(line), this.action("answer_again", () => this.answerAgain(line)));
+    if (role === "assistant") meta.append(this.copyButton(line), this.action("answer_again", () => this.answerAgain(line)), this.detailsButton(line));
     line.append(who, body, meta);
     this.list.append(line);
     return line;
@@ -451,6 +453,13 @@ export class Chat {
   copyButton(line) {
     const button = copyButton("copy", this.words, () => line.source);
     button.setAttribute("aria-label", this.words.copy_answer);
+    return button;
+  }
+
+  /** A button that shows which model answered, with its tokens and cost. */
+  detailsButton(line) {
+    const button = this.action("details", () => toggleDetails(button, line, this.conversation(), this.words));
+    button.setAttribute("aria-expanded", "false");
     return button;
   }
 

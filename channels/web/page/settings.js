@@ -16,7 +16,6 @@ export function listenForSettings(words, say) {
     });
   document.getElementById("settings-open").addEventListener("click", () => {
     dialog.showModal();
-    offerModels();
     offerServices();
   });
   document.getElementById("settings-close").addEventListener("click", () => dialog.close());
@@ -29,16 +28,6 @@ export function listenForSettings(words, say) {
       store(look);
     });
   }
-  const model = document.getElementById("settings-model");
-  model.addEventListener("change", () => {
-    dialog.close();
-    say(`/model ${model.value}`);
-  });
-  const effort = document.getElementById("settings-effort");
-  effort.addEventListener("change", () => {
-    dialog.close();
-    say(`/effort ${effort.value}`);
-  });
   const language = document.getElementById("settings-language");
   language.append(...words.languages.map(([code, name]) => new Option(name, code)));
   language.value = words.language;
@@ -66,17 +55,40 @@ async function listServices(words, send) {
   section.querySelector("ul").replaceChildren(...entries);
 }
 
-/** Offer models and efforts that the chat can choose; where there is no choice, the field is hidden. */
-async function offerModels() {
-  const answer = await fetch("models", { cache: "no-store" }).catch(() => null);
-  const { current, offered, chosen_effort, is_offline } = answer?.ok ? await answer.json() : { current: "", offered: [], is_offline: true };
-  document.getElementById("settings-efforts").hidden = is_offline;
-  document.getElementById("settings-effort").value = chosen_effort || "default";
-  document.getElementById("settings-models").hidden = offered.every((each) => each === current);
-  const model = document.getElementById("settings-model");
-  const names = offered.includes(current) ? offered : [current, ...offered];
-  model.replaceChildren(...names.map((name) => new Option(name, name)));
-  model.value = current;
+/** The model and its effort in the composer's bar, where the person has a choice; *say* is called with the command. */
+export class ModelChoice {
+  constructor(say) {
+    this.boxes = Object.fromEntries(["model", "effort"].map((each) => [each, document.getElementById(`${each}-choice`)]));
+    this.allowed = [];
+    this.reads = 0;
+    for (const [command, box] of Object.entries(this.boxes)) {
+      const choice = box.querySelector("select");
+      choice.addEventListener("change", () => {
+        if (!say(`/${command} ${choice.value}`)) this.read(); // nobody took it: what was chosen before is shown again
+      });
+    }
+  }
+
+  /** Offer the choices whose command is among *commands*, with what is chosen now. */
+  allow(commands) {
+    this.allowed = commands;
+    this.read();
+  }
+
+  /** Read what is chosen now: a typed command changes it, too, in any window. */
+  async read() {
+    const turn = ++this.reads;
+    const { model, effort } = this.boxes;
+    const answer = this.allowed.length ? await fetch("models", { cache: "no-store" }).catch(() => null) : null;
+    const offer = answer?.ok ? await answer.json() : { current: "", offered: [], is_offline: true };
+    if (turn !== this.reads) return; // a later one is on its way
+    const { current, offered, chosen_effort: chosen, is_offline: isOffline } = offer;
+    effort.hidden = isOffline || !this.allowed.includes("effort");
+    effort.querySelector("select").value = chosen || "default";
+    model.hidden = offered.every((each) => each === current) || !this.allowed.includes("model");
+    const names = offered.includes(current) ? offered : [current, ...offered];
+    model.querySelector("select").replaceChildren(...names.map((name) => new Option(name, name, false, name === current)));
+  }
 }
 
 function apply(look) {
