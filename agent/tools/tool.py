@@ -10,6 +10,7 @@ of a result are stored with its line, and listed below the answer as links.
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import AnswerSource, ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.journal import Job, Line
-from gateway.text.message_text import LONGEST_TITLE, MOST_SOURCES, is_source
+from gateway.text.message_text import LONGEST_TITLE, MOST_SOURCES, file_place, is_source
 
 if TYPE_CHECKING:
     from agent.files.outgoing_files import BoundFileSender
@@ -46,11 +47,36 @@ def encode_sources(sources: Iterable[AnswerSource]) -> Sequence[Mapping[str, str
     return kept[:MOST_SOURCES]
 
 
-def collect_sources(lines: Iterable[Line]) -> tuple[AnswerSource, ...]:
-    """Return the sources of the results among a turn's *lines*, each address once."""
+def collect_sources(lines: Iterable[Line], answer: str) -> tuple[AnswerSource, ...]:
+    """Return the sources of the results among a turn's *lines*, each address once: of files those that *answer* cites.
+
+    It cites a file by its name, and one of its places by the place's number or name; without one, the best place is
+    listed.
+    """
     found = {str(each.get("url", "")): str(each.get("title", "")) for line in lines for each in line.get("sources", ())}
-    kept = [AnswerSource(url, title[:LONGEST_TITLE]) for url, title in found.items() if is_source(url)]
+    files: dict[str, list[str]] = {}
+    for url in found:
+        if (place := file_place(url)) is not None and _has_words(answer, place[0].rpartition("/")[2]):
+            files.setdefault(place[0], []).append(url)
+    cited: set[str] = set()
+    for urls in files.values():
+        named = [url for url in urls if (place := file_place(url)) is not None and _has_words(answer, place[1])]
+        cited.update(named or urls[:1])
+    kept = [
+        AnswerSource(url, title[:LONGEST_TITLE])
+        for url, title in found.items()
+        if is_source(url) and (url in cited or file_place(url) is None)
+    ]
     return tuple(kept[:MOST_SOURCES])
+
+
+def _has_words(text: str, words: str) -> bool:
+    """Return True if *text* has *words* that no letter or digit continues, in either case.
+
+    Only those of ASCII: Chinese writes names and numbers without blanks around them.
+    """
+    found = rf"(?<![A-Za-z0-9]){re.escape(words)}(?![A-Za-z0-9])"
+    return bool(words) and re.search(found, text, re.IGNORECASE) is not None
 
 
 @dataclass(frozen=True, slots=True)

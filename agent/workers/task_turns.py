@@ -191,9 +191,8 @@ class TaskRunner:
             return used.end(TaskState.FAILED, now)
         find_links = turn.find_links()
         links = None if find_links is None else await asyncio.to_thread(find_links, result.text)
-        return replace(
-            used.end(TaskState.DONE, now, result.text), links=links, sources=collect_sources(turn.draft.lines)
-        )
+        sources = collect_sources(turn.draft.lines, result.text)
+        return replace(used.end(TaskState.DONE, now, result.text), links=links, sources=sources)
 
     async def _open(self, task: Task, row: InboxRow, context: MessageContext, admission: Admitted) -> Turn | None:
         """Return the turn of the next step with its prompt; None if its request exceeds the budget."""

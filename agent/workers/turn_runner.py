@@ -247,7 +247,7 @@ class TurnRunner:
             text = f"{text}\n\n{translate(line, language)}"
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, language)}"
-        sources = collect_sources(draft.lines)
+        sources = collect_sources(draft.lines, result.text)
         below = [
             *_edit_lines(turn, result.text),
             *_doubt_lines(turn),

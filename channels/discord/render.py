@@ -24,6 +24,7 @@ from gateway.text import (
     pack,
     parse,
     plain_tree,
+    sanitize,
     table_lines,
     write_blocks,
     write_list,
@@ -78,7 +79,9 @@ def message_content(
     """Return the content of *part*; a marked one starts with a note that it may repeat another."""
     text = f"{_mention(part)}{part.payload or part.plain}"
     if part.file is not None:
-        text = render_markup(part.file.caption)[:_ROOM]
+        # What a voice message says stands above it already. Whoever wrote a caption, it is no markup.
+        is_sound = part.file.kind in ("voice", "audio")
+        text = "" if is_sound else literal(sanitize(part.file.caption))[:_ROOM]
     return f"{translate('delivery.may_repeat', language(part.key))}\n{text}"[:LIMIT] if may_be_duplicate else text
 
 

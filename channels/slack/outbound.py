@@ -28,12 +28,12 @@ from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
 from channels.slack.content import download_url, is_file_id, shared_at
 from channels.slack.interactions import SlackInteractions
 from channels.slack.parse import SlackBotIdentity
-from channels.slack.render import escape, part_of, render_markup
+from channels.slack.render import escape, part_of
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed
 from gateway.events import Attachment, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports.channel import ChatActivity
-from gateway.text import render_plain, sanitize
+from gateway.text import sanitize
 
 if TYPE_CHECKING:
     from gateway.store.attachment_store import AttachmentStore
@@ -401,7 +401,7 @@ _MOVED = frozenset({301, 302, 303, 307, 308})
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=20)
 _NO_SCOPE = "Slack does not hand files to this app: it lacks the scope files:read"
 _GONE = "gone from Slack"
-_ADDRESS = re.compile(r"https?://[^\s<>`|]+")
+_ACTED_ON = re.compile(r"[*_~`]|^>|:[\w+-]+:|https?://")  # marks, quotes, emoji and previews
 _NOTE = "uploads"  # the note that holds part -> file id and time, as JSON
 _NOTED_PARTS = 300  # the newest
 _SHARED_WITHIN = timedelta(minutes=1)  # Slack reports a file as shared a moment after the upload
@@ -549,9 +549,6 @@ def _completion(part: MessagePart, file: Attachment, file_id: str, mark: str) ->
 
 
 def _caption(text: str) -> str:
-    """Return *text* as Slack shows it. Previews cannot be turned off here, so addresses are shown as code."""
-    return (
-        _ADDRESS.sub(lambda address: f"`{address[0]}`", escape(render_plain(text)))
-        if _ADDRESS.search(text)
-        else render_markup(text)
-    )
+    """Return *text* escaped; as code if it has markup or addresses, which Slack always renders in a file's comment."""
+    words = " ".join(sanitize(text).split())
+    return f"`{escape(words.replace('`', 'ˋ'))}`" if _ACTED_ON.search(words) else escape(words)

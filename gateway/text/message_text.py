@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from itertools import groupby
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import regex
 
@@ -203,8 +203,16 @@ def _plain_title(source: AnswerSource) -> str:
 
 
 def file_address(name: str, place: str) -> str:
-    """Return the address of a file as a source; it is never opened."""
+    """Return the address of a *place* in a file as a source; it is never opened."""
     return f"{_FILE}{quote(name)}#{quote(place)}"[:_LONGEST_URL]
+
+
+def file_place(url: str) -> tuple[str, str] | None:
+    """Return the name of the file and the place of a `file_address`; None for another address."""
+    if not url.startswith(_FILE):
+        return None
+    name, _, place = url.removeprefix(_FILE).partition("#")
+    return unquote(name), unquote(place)
 
 
 def is_source(url: str) -> bool:

@@ -1,15 +1,15 @@
 """Search in the files of a scope: its workspace, and the documents that people sent.
 
 Each scope has an index for them (`files.db`), beside that of its memory and made by the same engine. The first search
-makes it, and each later one updates it; the text of a removed file leaves it at once. A source is named by the digest
-of a file's bytes and the file's name, so that its units never change: another text is another source. Each search reads
-from the store which files exist, and again for each hit, so that the index decides nothing about rights.
+makes it, and each later one updates it, file by file: a search that does not wait longer has those that are read. The
+text of a removed file leaves it behind the file that is being read. A source is named by the digest of a file's bytes
+and the file's name, so that its units never change: another text is another source. Each search reads from the store
+which files exist, and again for each hit, so that the index decides nothing about rights.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -92,7 +92,7 @@ class FileHits:
     hits: Sequence[FileHit] = ()
     files: int = 0  # that were searched
     left_out: int = 0  # older files, and those that are too large
-    is_building: bool = False  # some are still being read
+    unread: int = 0  # of *files*, whose text the index does not have yet; they are being read
 
 
 class FileRecall:
@@ -118,7 +118,8 @@ class FileRecall:
         self._reader = SandboxedReader()  # of its own: who reads a file does not wait until others are indexed
         self._known: LRUCache[str, tuple[int, bool]] = LRUCache(_KNOWN)
         self._failed: TTLCache[str, bool] = TTLCache(_UNREADABLE, _READ_AGAIN)  # by the names of their sources
-        self._syncs: dict[str, asyncio.Task[int]] = {}
+        self._syncs: dict[str, asyncio.Task[None]] = {}
+        self._changed: set[str] = set()  # scopes of which a file has gone while a sync runs
 
     async def has_files(self, scope: str) -> bool:
         """Return True if *scope* has files. The store is asked once, and again after this process changed a file."""
@@ -135,9 +136,11 @@ class FileRecall:
         searched = dict(list(searched.items())[:MOST_FILES])
         if not searched:
             return FileHits(left_out=len(found))
-        is_done = await self._update(scope, searched)
+        await self._update(scope, searched)
+        index = self._index(scope, {})
+        unread = len(self._find_unread(searched, await self._engine.marks(index)))
         answer = await self._engine.search(
-            [self._index(scope, {})],
+            [index],
             query,
             projects=[FILES],
             limit=HITS,
@@ -154,20 +157,23 @@ class FileRecall:
             hits=hits,
             files=len(searched),
             left_out=len(found) - len(searched),
-            is_building=not is_done or BUILDING in answer.note,
+            unread=len(searched) if BUILDING in answer.note else unread,
         )
 
-    async def drop_gone(self, scope: str, *, is_erasure: bool = False) -> None:
-        """Remove the texts of removed files from the index of *scope*, after an erasure also from its free pages.
-
-        No file is read for it.
-        """
-        if not self._path(scope).is_file():
+    async def drop_gone(self, scope: str) -> None:
+        """Remove the texts of removed files from the index of *scope*. No file is read for it."""
+        if scope in self._syncs:
+            self._changed.add(scope)  # the running sync removes them, and is not begun again
             return
-        await self._cancel_sync(scope)  # what it has read may be gone; the next search goes on
-        searched = {each.source.name: each for each in await self._list(scope, ())}
-        mark = secrets.token_hex(8) if is_erasure else ""
-        await self._engine.sync(self._index(scope, searched, erasure=mark, reads=False))
+        await self._drop(scope)
+
+    async def erase_gone(self, scope: str, epoch: str, *, is_forced: bool = False) -> None:
+        """Remove them from the free pages of the index, too, and end the reading of a file that may be gone.
+
+        The index is rewritten for that once in each *epoch* of the scope, with *is_forced* in any case.
+        """
+        await self._cancel_sync(scope)  # the next search goes on with the files that are left
+        await self._drop(scope, epoch=epoch, is_forced=is_forced)
 
     async def close_index(self, scope: str, *, is_removing: bool = False) -> None:
         """Close the index of *scope*, which is about to be moved or removed, or remove it."""
@@ -186,10 +192,23 @@ class FileRecall:
         return scope_folder(self._home, scope) / FILE_INDEX
 
     def _index(
-        self, scope: str, searched: Mapping[str, SearchedFile], *, erasure: str = "", reads: bool = True
+        self, scope: str, searched: Mapping[str, SearchedFile], *, read: str = "", epoch: str = ""
     ) -> IndexedScope:
-        source = FileSource(self._files, self._reader, scope, searched, self._failed, erasure=erasure, reads=reads)
+        source = FileSource(self._files, self._reader, scope, searched, self._failed, readable=read, epoch=epoch)
         return IndexedScope(self._path(scope), source)
+
+    async def _drop(self, scope: str, *, epoch: str = "", is_forced: bool = False) -> None:
+        if self._path(scope).is_file():
+            searched = {each.source.name: each for each in await self._list(scope, ())}
+            await self._engine.sync(self._index(scope, searched, epoch=epoch), is_scrubbed=is_forced)
+
+    def _find_unread(self, searched: Mapping[str, SearchedFile], marks: Mapping[UnitSource, str]) -> list[str]:
+        """Return the names of the sources whose text is not in the index; those that cannot be read are in it."""
+        return [
+            name
+            for name, each in searched.items()
+            if (mark := marks.get(each.source)) is None or (mark != _MARK and name not in self._failed)
+        ]
 
     async def _list(self, scope: str, lines: Iterable[Line]) -> list[SearchedFile]:
         """Return the files with text that `file_read` reads, the last changed first."""
@@ -215,8 +234,8 @@ class FileRecall:
         row = await self._files.find(scope, file.row.kind, file.row.name)
         return row is not None and row.digest == file.row.digest
 
-    async def _update(self, scope: str, searched: Mapping[str, SearchedFile]) -> bool:
-        """Bring the index up to date; return False if that takes longer than a search waits, and continue it."""
+    async def _update(self, scope: str, searched: Mapping[str, SearchedFile]) -> None:
+        """Bring the index up to date; if that takes longer than a search waits, continue in the background."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeout):
                 while (running := self._syncs.get(scope)) is not None:  # of an earlier search, for its files
@@ -224,29 +243,46 @@ class FileRecall:
                 task = self._syncs[scope] = asyncio.create_task(self._sync(scope, searched), name=f"files {scope}")
                 task.add_done_callback(lambda done: self._end_sync(scope, done))
                 await asyncio.wait([task])
-                return not task.cancelled() and task.exception() is None
-        return False
 
     async def _cancel_sync(self, scope: str) -> None:
         if (running := self._syncs.get(scope)) is not None:
             running.cancel()
             await asyncio.wait([running])
 
-    def _end_sync(self, scope: str, task: asyncio.Task[int]) -> None:
+    def _end_sync(self, scope: str, task: asyncio.Task[None]) -> None:
         if self._syncs.get(scope) is task:
             del self._syncs[scope]
+            self._changed.discard(scope)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("files.sync_failed", scope=scope, error=type(error).__name__)
 
-    async def _sync(self, scope: str, searched: Mapping[str, SearchedFile]) -> int:
-        # A file may be gone since it was listed. What is read from here on is cancelled by whoever removes one.
-        there = {row.digest for row in await self._files.files(scope, *_KINDS)}
-        searched = {name: each for name, each in searched.items() if each.row.digest in there}
-        if not searched:  # or the scope itself is: no index comes into being where its folder was
-            return 0
-        if not self._path(scope).is_file():  # an empty one first, so that each file that is read is kept over a kill
-            await self._engine.sync(self._index(scope, {}))
-        return await self._engine.sync(self._index(scope, searched))
+    async def _sync(self, scope: str, searched: Mapping[str, SearchedFile]) -> None:
+        """Read the files that the index lacks, one a step, the last changed first. Each step drops removed files.
+
+        The units of a file are stored before the next file is read, so that a kill or a change of files loses none.
+        """
+        tried: set[str] = set()  # one whose bytes are lost would be read for ever
+        while True:
+            self._changed.discard(scope)
+            there = {(row.kind, row.name, row.digest) for row in await self._files.files(scope, *_KINDS)}
+            searched = {
+                name: each
+                for name, each in searched.items()
+                if (each.row.kind, each.row.name, each.row.digest) in there
+            }
+            has_index = self._path(scope).is_file()
+            if not searched and not has_index:  # the scope itself may be gone: nothing comes into being in its place
+                break
+            marks = await self._engine.marks(self._index(scope, {}))
+            unread = [name for name in self._find_unread(searched, marks) if name not in tried]
+            name = unread[0] if unread and has_index else ""  # an empty index comes first
+            await self._engine.sync(self._index(scope, searched, read=name), is_partial=bool(unread))
+            tried.add(name)
+            # No step to another task between this look and the removal: who comes later does it itself.
+            if not unread and scope not in self._changed:
+                break
+        if self._syncs.get(scope) is asyncio.current_task():
+            del self._syncs[scope]
 
 
 class FileSource:
@@ -260,30 +296,32 @@ class FileSource:
         searched: Mapping[str, SearchedFile],
         failed: MutableMapping[str, bool],
         *,
-        erasure: str,
-        reads: bool,
+        readable: str,
+        epoch: str,
     ) -> None:
         """Add sources that cannot be read to *failed*; they are read again once they are not in it.
 
-        With an *erasure*, deleted units leave the index's free pages. Without *reads* no further file is read.
+        Of those that the index lacks only *readable* is read. With a new *epoch*, deleted units leave the index's free
+        pages.
         """
         self._files = files
         self._reader = reader
         self._scope = scope
         self._searched = searched
         self._failed = failed
-        self._erasure = erasure
-        self._reads = reads
+        self._readable = readable
+        self._epoch = epoch
 
     async def marks(self) -> Mapping[UnitSource, str]:
         """Return the files, whose mark is the same for ever once they were read."""
         marks = {each.source: "" if name in self._failed else _MARK for name, each in self._searched.items()}
-        return {**marks, ERASURES: self._erasure} if self._erasure else marks
+        return {**marks, ERASURES: self._epoch} if self._epoch else marks
 
     async def read(self, source: UnitSource, since: str) -> SourceReading:  # noqa: ARG002 - a file is read whole
         """Return the passages of a file; of an unreadable one its name and the reason. Raises FileNotFoundError."""
         file = self._searched.get(source.name)
-        data = await self._files.load(self._scope, file.row) if file is not None and self._reads else None
+        is_readable = file is not None and source.name == self._readable
+        data = await self._files.load(self._scope, file.row) if file is not None and is_readable else None
         if file is None or data is None:
             raise FileNotFoundError(source.name)
         kind = detect_kind(data, kind=file.kind, name=file.name, media_type=file.media_type)

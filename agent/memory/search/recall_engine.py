@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -90,6 +90,7 @@ class RecallEngine:
         self._files = IndexCache(files=open_files, matrix_bytes=matrix_bytes, is_flat=seed is not None)
         self._work: dict[Path, _IndexTask] = {}
         self._half_embedded: set[Path] = set()
+        self._unused_vectors: set[Path] = set()  # indexes with vectors for units that are still to be read
 
     async def close(self) -> None:
         """Cancel background tasks and close every file; units without vectors are embedded after the next start."""
@@ -236,19 +237,33 @@ class RecallEngine:
 
     # -- updating ------------------------------------------------------------------------------------
 
-    async def sync(self, scope: IndexedScope, *, is_forced: bool = False) -> int:
+    async def marks(self, scope: IndexedScope) -> Mapping[UnitSource, str]:
+        """Return the sources that the index has, with their marks; nothing for one that must be built first."""
+        try:
+            async with self._files.using(scope.path) as index:
+                return await self._files.writing(index.marks)
+        except IndexUnusable:
+            return {}
+
+    async def sync(
+        self, scope: IndexedScope, *, is_forced: bool = False, is_scrubbed: bool = False, is_partial: bool = False
+    ) -> int:
         """Update the index of *scope* from its sources; return the number of changed units.
 
         *is_forced* reads sources completely even if their marks did not change, and erases deleted units from the
-        file's free pages. The latter is also done after an erasure by another gateway. Vectors are computed in the
-        background.
+        file's free pages, as *is_scrubbed* does alone. The latter is also done after an erasure by another gateway.
+        *is_partial*: later calls read further sources, for which the vectors of an unusable index are kept. Vectors
+        are computed in the background.
         """
         async with self._lock(scope.path):
             try:
                 async with self._files.using(scope.path) as index:
-                    changed = await self._sync(index, scope.sources, is_forced=is_forced)
+                    changed = await self._sync(index, scope.sources, is_forced=is_forced, is_scrubbed=is_scrubbed)
+                    if scope.path in self._unused_vectors and not is_partial:
+                        await self._files.writing(index.drop_unused_vectors)
+                        self._unused_vectors.discard(scope.path)
             except IndexUnusable as error:
-                changed = await self._build(scope, str(error))
+                changed = await self._build(scope, str(error), is_partial=is_partial)
         self._embed_soon(scope)
         return changed
 
@@ -259,7 +274,7 @@ class RecallEngine:
             async with self._lock(scope.path), self._files.using(scope.path) as index:
                 more = bool(await self._files.writing(index.optimize))
 
-    async def _sync(self, index: ScopeIndex, sources: UnitSources, *, is_forced: bool) -> int:
+    async def _sync(self, index: ScopeIndex, sources: UnitSources, *, is_forced: bool, is_scrubbed: bool) -> int:
         now, then = await sources.marks(), await self._files.writing(index.marks)
         changed = 0
         for source in sorted({*now, *then} - {ERASURES}, key=_by_name):
@@ -267,8 +282,9 @@ class RecallEngine:
                 changed += len(await self._files.writing(index.remove, source)) if source in then else 0
             elif is_forced or now[source] != then.get(source, "").partition("#")[0]:
                 changed += await self._take(index, sources, source, then.get(source, ""), is_forced=is_forced)
-        mark = now.get(ERASURES, "")
-        if is_forced or mark != then.get(ERASURES, ""):
+        mark = now.get(ERASURES, then.get(ERASURES, ""))  # sources that do not know of erasures ask for nothing
+        if is_forced or is_scrubbed or mark != then.get(ERASURES, ""):
+            await self._files.writing(index.drop_unused_vectors)
             await self._files.writing(index.scrub)
             await self._files.writing(lambda: index.put(ERASURES, (), mark=mark))  # after a kill it is scrubbed again
         return changed
@@ -294,7 +310,7 @@ class RecallEngine:
             changed += len(await self._files.writing(write))
         return changed
 
-    async def _build(self, scope: IndexedScope, why: str) -> int:
+    async def _build(self, scope: IndexedScope, why: str, *, is_partial: bool = False) -> int:
         """Build the index in a new file, then replace the old file. The caller holds the lock."""
         started = time.monotonic()
         path = scope.path
@@ -307,7 +323,10 @@ class RecallEngine:
             count = 0
             for source in sorted(marks, key=_by_name):
                 count += await self._take(fresh, scope.sources, source, "")
-            await self._files.writing(fresh.drop_unused_vectors)
+            if is_partial:
+                self._unused_vectors.add(scope.path)
+            else:
+                await self._files.writing(fresh.drop_unused_vectors)
             while await self._files.writing(
                 fresh.optimize
             ):  # in steps, so that other scopes' writes can run in between

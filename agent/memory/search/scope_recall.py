@@ -230,7 +230,7 @@ class ScopeRecall:
                 elif head.epoch != self._epochs.get(scope, ""):
                     self.note(scope)
                     if self._files is not None:
-                        await self._files.drop_gone(scope, is_erasure=True)
+                        await self._files.erase_gone(scope, head.epoch)
                     self._epochs[scope] = head.epoch
         except StoreUnavailable as error:
             log.info("recall.follows_later", reason=str(error))
@@ -292,7 +292,8 @@ class ScopeRecall:
     async def purge_stale(self, scope: str) -> None:
         """Remove from the indexes of *scope* what its sources no longer have, free database pages included."""
         if self._files is not None:
-            await self._files.drop_gone(scope, is_erasure=True)
+            heads = {} if self._rows is None else await self._rows.heads([scope])
+            await self._files.erase_gone(scope, heads.get(scope, ScopeHead()).epoch, is_forced=True)
         if not (self._folder(scope) / INDEX).is_file():
             await self.close_index(scope)
             return

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +17,16 @@ from agent.base.scopes import scope_folder
 from agent.files.file_workspace import FileWorkspace, ReceivedFiles
 from agent.files.turn_files import split_pages
 from agent.memory.search import file_recall as module
+from agent.memory.search.embedding import Embedder
 from agent.memory.search.file_recall import FILE_INDEX, FileRecall, SearchedFile
 from agent.memory.search.recall_engine import RecallEngine
+from agent.memory.search.scope_index import ScopeIndex
 from gateway.errors import FileUnavailable
 from gateway.ports.journal import Line
 from gateway.store.attachment_store import AttachmentStore
 from gateway.store.files import SqlFiles
 from gateway.store.sql_store import SqlStore
+from tests.fakes.recall import LetterEmbedder
 from tests.fakes.sample_archives import epub, text_cell, xlsx
 from tests.fakes.sample_files import pdf
 from tests.fakes.turns import WallClock
@@ -59,9 +64,9 @@ class FilesScene:
     recall: FileRecall = field(init=False)
     engine: RecallEngine = field(init=False)
 
-    def open(self, timeout: float = 60.0) -> None:
+    def open(self, timeout: float = 60.0, embedder: Embedder | None = None) -> None:
         """Open the search, as a process that starts does."""
-        self.engine = RecallEngine()
+        self.engine = RecallEngine(embedder=embedder)
         received = ReceivedFiles(self.store.transcripts)
         self.recall = FileRecall(
             self.home,
@@ -206,7 +211,7 @@ async def test_what_is_deleted_leaves_the_index_without_a_search(scene: FilesSce
     await scene.put("new.md", "coffee")
     await scene.workspace().delete("notes.md", key="d")
     count = len(scene.reader.read)
-    await scene.recall.drop_gone(ANN, is_erasure=True)
+    await scene.recall.erase_gone(ANN, "turn", is_forced=True)
     assert not scene.has_bytes("zeppelin")
     assert len(scene.reader.read) == count
     assert await scene.places("tea") == ["other.md"]
@@ -235,7 +240,7 @@ async def test_a_killed_process_goes_on(scene: FilesScene) -> None:
     scene.reader.stop_at = b"zeppelin 1"
     scene.open(timeout=0.05)
     found = await scene.recall.search(ANN, "zeppelin")
-    assert found.is_building
+    assert found.unread
     await scene.reader.stopped.wait()
     was = list(scene.reader.read)
     assert len(was) < 3
@@ -246,9 +251,101 @@ async def test_a_killed_process_goes_on(scene: FilesScene) -> None:
     scene.reader.stop_at = b"(no file has this)"
     scene.open()
     found = await scene.recall.search(ANN, "zeppelin")
-    assert not found.is_building
+    assert not found.unread
     assert sorted(hit.name for hit in found.hits) == ["0.md", "1.md", "2.md"]
     assert len(scene.reader.read) == 3
+
+
+async def test_a_search_has_what_is_read(scene: FilesScene) -> None:
+    """The last changed files come first; the search says how many are missing, and the reading goes on behind it."""
+    for n in range(5):
+        await scene.put(f"{n}.md", f"zeppelin {n}")
+    await scene.close()
+    scene.reader.stop_at = b"zeppelin 2"
+    scene.open(timeout=0.05)
+    await scene.recall.search(ANN, "zeppelin")
+    await scene.reader.stopped.wait()
+    found = await scene.recall.search(ANN, "zeppelin")
+    assert (sorted(hit.name for hit in found.hits), found.files, found.unread) == (["3.md", "4.md"], 5, 3)
+    scene.reader.gate.set()
+    await eventually_read(scene)
+    found = await scene.recall.search(ANN, "zeppelin")
+    assert (len(found.hits), found.unread) == (5, 0)
+    assert len(scene.reader.read) == 5
+
+
+async def test_a_change_of_files_does_not_begin_the_reading_again(scene: FilesScene) -> None:
+    """Many are written and deleted while one is read: nothing is read twice, and what is deleted leaves by itself."""
+    for n in range(4):
+        await scene.put(f"{n}.md", f"zeppelin {n}")
+    await scene.close()
+    scene.reader.stop_at = b"zeppelin 1"
+    scene.open(timeout=0.05)
+    await scene.recall.search(ANN, "zeppelin")
+    await scene.reader.stopped.wait()
+    for n in range(10):
+        await scene.put("list.md", f"heron {n}")
+        await scene.recall.drop_gone(ANN)
+    for gone in ("3.md", "0.md", "1.md"):  # one that was read, one that was not, and the one that is being read
+        await scene.workspace().delete(gone, key=gone)
+        await scene.recall.drop_gone(ANN)
+    scene.reader.gate.set()
+    await eventually_read(scene)
+    with closing(sqlite3.connect(scope_folder(scene.home, ANN) / FILE_INDEX)) as index:
+        assert index.execute("SELECT about FROM unit").fetchall() == [("\n2.md",)]
+    assert [each for each in scene.reader.read if b"zeppelin" in each] == [b"zeppelin 3", b"zeppelin 2", b"zeppelin 1"]
+    assert await scene.places("zeppelin") == ["2.md"]
+
+
+async def test_an_erasure_writes_the_index_anew_once(scene: FilesScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the next search does it again, nor another look at the same erasure."""
+    scrubbed: list[Path] = []
+    scrub = ScopeIndex.scrub
+
+    def count(self: ScopeIndex) -> None:
+        scrubbed.append(self.path)
+        scrub(self)
+
+    await scene.put("notes.md", "the code is zeppelin")
+    await scene.put("other.md", "tea")
+    await scene.places("zeppelin")
+    monkeypatch.setattr(ScopeIndex, "scrub", count)
+    await scene.workspace().delete("notes.md", key="d")
+    await scene.recall.erase_gone(ANN, "turn", is_forced=True)
+    assert await scene.places("tea") == ["other.md"]
+    await scene.recall.erase_gone(ANN, "turn")
+    assert len(scrubbed) == 1
+    await scene.recall.erase_gone(ANN, "a later turn")
+    assert len(scrubbed) == 2
+
+
+async def test_vectors_are_kept_for_an_index_that_is_made_again(scene: FilesScene) -> None:
+    """They cost money: of a file that is read later, too; those of no file go at the end."""
+    await scene.close()
+    embedder = LetterEmbedder()
+    scene.open(embedder=embedder)
+    for n in range(3):
+        await scene.put(f"{n}.md", f"zeppelin {n}")
+    await scene.places("zeppelin")
+    path = scope_folder(scene.home, ANN) / FILE_INDEX
+    await scene.engine.wait_idle(path)
+    await scene.workspace().delete("1.md", key="d")
+    await scene.close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("UPDATE meta SET value = 'old' WHERE key = 'version'")
+        database.commit()
+    scene.open(embedder=embedder)
+    await scene.places("zeppelin")
+    await scene.engine.wait_idle(path)
+    assert len([text for text in embedder.asked if text != "zeppelin"]) == 3
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM vector").fetchone() == (2,)
+
+
+async def eventually_read(scene: FilesScene) -> None:
+    """Wait until nothing is read any more."""
+    await asyncio.wait(list(scene.recall._syncs.values()), timeout=30)
+    assert not scene.recall._syncs
 
 
 async def test_an_erasure_does_not_wait_for_a_file_that_is_read(scene: FilesScene) -> None:
@@ -257,9 +354,9 @@ async def test_an_erasure_does_not_wait_for_a_file_that_is_read(scene: FilesScen
     await scene.close()
     scene.reader.stop_at = b"zeppelin"
     scene.open(timeout=0.05)
-    assert (await scene.recall.search(ANN, "zeppelin")).is_building
+    assert (await scene.recall.search(ANN, "zeppelin")).unread == 1
     await scene.workspace().delete("slow.md", key="d")
-    await scene.recall.drop_gone(ANN, is_erasure=True)
+    await scene.recall.erase_gone(ANN, "turn", is_forced=True)
     scene.reader.gate.set()
     assert await scene.places("zeppelin") == []
     assert not scene.has_bytes("zeppelin")

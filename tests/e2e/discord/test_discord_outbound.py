@@ -359,16 +359,25 @@ def list_posted_files(discord: DiscordServer) -> list[tuple[str, bytes]]:
 
 
 async def test_a_file_is_sent_once_with_its_caption(discord: DiscordServer, services: FakePageServices) -> None:
-    """Under its part's id as nonce; the caption is ours to format, pings nobody and shows no preview."""
+    """Under its part's id as nonce; the caption is no markup, pings nobody and shows no preview."""
     async with connected(services, discord) as channel:
         assert channel.capabilities.file_limit == FILE_LIMIT
         part = await part_of(services, PICTURE, caption="*The* chart, @everyone: https://a.example")
         await channel.send(part)
-    assert list_posted_files(discord) == [("*The* chart, @everyone: https://a.example", PICTURE)]
+    assert list_posted_files(discord) == [("\\*The\\* chart, @everyone: https://a.example", PICTURE)]
     body = next(each.body for each in discord.requests if each.method == "POST" and each.kind == "messages")
     assert (body["nonce"], body["enforce_nonce"], body["flags"] & 4) == (part.id, True, 4)
     assert [each["description"] for each in body["attachments"]] == ["*The* chart, @everyone: https://a.example"]
     assert body["allowed_mentions"] == {"parse": [], "replied_user": False}
+
+
+async def test_a_sound_does_not_repeat_the_answer(discord: DiscordServer, services: FakePageServices) -> None:
+    """Its caption is what it says, which stands above it."""
+    async with connected(services, discord) as channel:
+        part = await part_of(services, b"OggS", name="answer.ogg", caption="The *whole* answer")
+        assert part.file is not None
+        await channel.send(replace(part, file=replace(part.file, kind="audio")))
+    assert list_posted_files(discord) == [("", b"OggS")]
 
 
 @pytest.mark.parametrize("how", ["lost", "done 502"])

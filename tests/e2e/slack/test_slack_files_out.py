@@ -33,7 +33,7 @@ def list_bot_messages(up: RunningSlack, place: str = DM) -> list[tuple[str, list
 
 
 async def test_a_file_stands_in_its_thread_with_its_caption() -> None:
-    """Bytes as they were, one file a message, in the thread, and the caption in Slack's dialect."""
+    """Bytes as they were, one file a message, in the thread, and the caption without markup."""
     async with slack() as up:
         assert up.channel.capabilities.file_limit == 100_000_000
         ts = up.server.say(ROOM, ANN, "hi", quiet=True)
@@ -41,7 +41,7 @@ async def test_a_file_stands_in_its_thread_with_its_caption() -> None:
         part = file_part(f"{ROOM}/{ts}", caption="the **picture** <!channel>", blob=blob)
         receipt = await up.channel.send(part)
         (message,) = (m for m in up.server.places[ROOM].messages if m["user"] == BOT_USER)
-        assert (message["thread_ts"], message["text"]) == (ts, "the *picture* &lt;!channel&gt;")
+        assert (message["thread_ts"], message["text"]) == (ts, "`the **picture** &lt;!channel&gt;`")
         (file,) = message["files"]
         assert up.server.files[file["id"]].data == b"\x00\x01" * 5_000
         assert receipt.message_id == file["id"]
@@ -64,8 +64,26 @@ async def test_an_address_in_a_caption_is_not_fetched() -> None:
     async with slack() as up:
         await up.channel.send(file_part(DM, caption="see [here](https://evil.example/?q=secret) <!here>"))
         ((text, _),) = list_bot_messages(up)
-        assert "`https://evil.example/?q=secret" in text
-        assert "<" not in text
+        assert text == "`see [here](https://evil.example/?q=secret) &lt;!here&gt;`"
+
+
+@pytest.mark.parametrize(
+    ("caption", "shown"),
+    [
+        ("a red fox, 3 < 4", "a red fox, 3 &lt; 4"),
+        ("a *red* fox", "`a *red* fox`"),
+        ("snake_case_", "`snake_case_`"),
+        ("~gone~", "`~gone~`"),
+        ("> quoted", "`&gt; quoted`"),
+        ("the word :boom:", "`the word :boom:`"),
+        ("a ```` fence `code`\n*b*", "`a ˋˋˋˋ fence ˋcodeˋ *b*`"),
+    ],
+)
+async def test_a_caption_is_no_markup(caption: str, shown: str) -> None:
+    """A prompt is its person's words: Slack shows the signs that it would act on."""
+    async with slack() as up:
+        await up.channel.send(file_part(DM, caption=caption))
+        assert list_bot_messages(up) == [(shown, ["answer.md"])]
 
 
 # What fails on the way, and whether the part stands then; a plain number is the upload's status.

@@ -167,6 +167,14 @@ async def test_an_image_is_a_photo_with_its_caption(line: TelegramConnection) ->
     assert len(post.text) <= 1024
 
 
+async def test_a_caption_is_no_markup(line: TelegramConnection) -> None:
+    """A prompt is its person's words: it goes as it stands, in no dialect."""
+    caption = "*the* __red__ [fox](https://evil.example) <b>x</b> `y`"
+    await line.channel.send(outgoing(await stored_file(line, png(9, 9), "image/png", caption)))
+    (post,) = line.server.posts
+    assert (post.text, post.entities) == (caption, [])
+
+
 DOCUMENTS = {
     "wide": (png(9_000, 20), "image/png"),
     "large": (png(8_000, 8_000), "image/png"),

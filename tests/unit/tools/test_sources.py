@@ -11,7 +11,7 @@ from gateway.text.message_text import file_address, format_sources
 
 def below(*sources: AnswerSource, text: str = "an answer") -> str:
     """Return the line below *text*."""
-    return format_sources(collect_sources([{"sources": encode_sources(sources)}]), text, "en")
+    return format_sources(collect_sources([{"sources": encode_sources(sources)}], text), text, "en")
 
 
 def test_sources_are_links() -> None:
@@ -52,7 +52,7 @@ def test_a_title_is_plain_text(title: str, shown: str) -> None:
 def test_only_web_addresses_are_links(url: str) -> None:
     """Others are left out of the transcript and of the answer."""
     assert encode_sources([AnswerSource(url, "x")]) == []
-    assert collect_sources([{"sources": [{"url": url, "title": "x"}]}]) == ()
+    assert collect_sources([{"sources": [{"url": url, "title": "x"}]}], "see x") == ()
     assert format_sources([AnswerSource(url, "x")], "", "en") == ""
 
 
@@ -67,10 +67,32 @@ def test_only_web_addresses_are_links(url: str) -> None:
 )
 def test_a_file_is_named_as_code(title: str, shown: str) -> None:
     """No platform makes a link or a mention of it, and it has no address."""
-    address = file_address("received/a b](`.pdf", "page 2")
-    assert below(AnswerSource(address, title)) == f"Sources: `{shown}`"
-    assert below(AnswerSource(file_address("n" * 3_000, ""), "x")) == "Sources: `x`"
+    address = file_address("received/a b](`.pdf", "2")
+    assert below(AnswerSource(address, title), text="as a b](`.pdf says") == f"Sources: `{shown}`"
     assert below(AnswerSource("chat-file:", "x")) == ""
+
+
+HITS = [
+    AnswerSource(file_address("received/lease.pdf", place), f"lease.pdf, page {place}") for place in ("7", "2", "12")
+] + [AnswerSource(file_address("notes.md", ""), "notes.md"), AnswerSource(file_address("合同.pdf", "3"), "合同.pdf, 3")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "listed"),
+    [
+        ("At nine.", ""),
+        ("The lease says so.", ""),
+        ("Three months (lease.pdf, page 2).", "`lease.pdf, page 2`"),
+        ("See LEASE.PDF, pages 2 and 12", "`lease.pdf, page 2` · `lease.pdf, page 12`"),
+        ("It is in received/lease.pdf.", "`lease.pdf, page 7`"),
+        ("My notes.md and lease.pdf (page 22)", "`lease.pdf, page 7` · `notes.md`"),
+        ("见合同.pdf第3页", "`合同.pdf, 3`"),
+        ("a release.pdf2 of footnotes.md", ""),
+    ],
+)
+def test_a_file_is_listed_if_the_answer_cites_it(answer: str, listed: str) -> None:
+    """With the places that it names, or the best one; what was found and not used is no source."""
+    assert below(*HITS, text=answer) == (f"Sources: {listed}" if listed else "")
 
 
 def test_an_address_cannot_end_its_link() -> None:
