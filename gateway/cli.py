@@ -19,7 +19,18 @@ from gateway.journal_file import OpenChoice, StoreKind
 _SECTIONS = {
     "Run it": ("run", "chat", "open", "send"),
     "Set it up": ("init", "mcp", "import", "deploy"),
-    "See that all is well": ("status", "doctor", "promises", "usage", "why", "turn", "replay", "tools", "workers"),
+    "See that all is well": (
+        "status",
+        "doctor",
+        "activity",
+        "promises",
+        "usage",
+        "why",
+        "turn",
+        "replay",
+        "tools",
+        "workers",
+    ),
     "People and conversations": ("people", "owner", "web", "sessions", "memory", "search", "mirror", "quarantine"),
     "Keep the data": ("backup", "restore", "store", "prune", "accept-loss"),
 }

@@ -48,7 +48,7 @@ def format_usage(rows: Sequence[Mapping[str, Any]], language: str = FALLBACK) ->
     """
     names = ("calls", "tokens_in", "tokens_out", "tokens_cached", "known_cost", "unpriced_calls")
     calls, tokens_in, tokens_out, cached, known, unpriced = (sum(row[name] for row in rows) for name in names)
-    cost = _format_cost(known, unpriced, language)
+    cost = format_cost(known, unpriced, language)
     percent = round(100 * cached / tokens_in) if tokens_in else 0
     return {"calls": calls, "tokens": tokens_in + tokens_out, "cached_percent": percent, "cost": cost}
 
@@ -57,11 +57,12 @@ def format_spent(tokens: int, known_cost: float, unpriced_calls: int, language: 
     """Return tokens and cost in words; "" where no model was asked."""
     if not (tokens or known_cost or unpriced_calls):
         return ""
-    cost = _format_cost(known_cost, unpriced_calls, language)
+    cost = format_cost(known_cost, unpriced_calls, language)
     return translate("formats.spent", language, tokens=tokens, cost=cost)
 
 
-def _format_cost(priced: float, unpriced_calls: int, language: str) -> str:
+def format_cost(priced: float, unpriced_calls: int, language: str = FALLBACK) -> str:
+    """Return dollars in words; calls whose price is unknown are not counted as free."""
     cost = f"${priced:.4f}"
     if not unpriced_calls:
         return cost

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +15,8 @@ from gateway.control.registry import AuditRule, argument, operation, option, pla
 from gateway.errors import UserError
 from gateway.events import MessagePart, PlatformAccount, Role, SessionKey, short_turn_id
 from gateway.i18n import FALLBACK, translate
+from gateway.i18n.failures import BY_NAME
+from gateway.i18n.formats import format_cost
 from gateway.operations.group import OperationGroup, format_time, no_such_turn, parse_chat
 from gateway.ports.journal import PendingDelivery
 from gateway.store.inspection import TurnQuery, TurnTrace
@@ -65,6 +66,56 @@ def promise_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
         yield f"{format_time(each['at'])}  {what}  {each['reference'] or '-':8} {each['key']}{late}"
 
 
+def activity_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
+    """Yield a row for each hour with messages, then one for each turn that failed."""
+    (line,) = lines
+    busy = [each for each in line["hours"] if each["messages"] or each["known_cost"] or each["unpriced_calls"]]
+    if not busy:
+        yield "no message arrived in the last 24 hours"
+    for each in busy:
+        cost = format_cost(each["known_cost"], each["unpriced_calls"])
+        wait = f"{each['mean_wait']:.1f} s on average, {each['longest_wait']:.1f} s at most"
+        counts = f"{each['messages']:>6,} messages  {each['answers']:>6,} answered"
+        yield f"{format_time(each['at'])[:16]}Z  {counts}  {wait}  {cost}"
+    for each in line["failed"]:
+        where = each["title"] or each["key"]
+        yield f"failed: {format_time(each['at'])}  {each['reference']}  {where}: {each['reason']}"
+
+
+def turn_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
+    """Yield the story of a turn in words: its end, its messages, stages, model calls, steps and deliveries."""
+    (line,) = lines
+    record = line["record"]
+    yield f"turn {line['turn']} in {line['key']}"
+    if record is None:
+        yield "  has not ended yet"
+    else:
+        yield f"  {record['outcome']} at {format_time(record['at'])}"
+        if line["reason"]:
+            yield f"  failed ({record['failure']}): {line['reason']}"
+    for row in line["inbox"]:
+        ended = f", ended {format_time(row['ended_at'])}" if row["ended_at"] else ""
+        crashes = f", {row['crashes']} crashes" if row["crashes"] else ""
+        yield f"message {row['seq']}: {row['state']}, accepted {format_time(row['accepted_at'])}{ended}{crashes}"
+    for each in line["stages"]:
+        lasted = "not ended" if each["seconds"] is None else f"{each['seconds']:.3f} s"
+        yield f"stage {', '.join(each['stages'])}: {lasted}"
+    for each in line["usage"]:
+        cost = "cost unknown" if each["cost"] is None else f"${each['cost']:.4f}"
+        tokens = f"{each['tokens_in']:,} tokens in ({each['tokens_cached']:,} cached), {each['tokens_out']:,} out"
+        yield f"call of {each['model']} for {each['purpose']}: {tokens}, {cost}"
+    for each in line["steps"]:
+        yield f"step {each['n']}: {each['kind']}{' ' + each['call'] if each['call'] else ''}"
+    for part in line["parts"]:
+        attempts = "1 attempt" if part["attempts"] == 1 else f"{part['attempts']} attempts"
+        receipt = f", receipt {part['message_id']}" if part["message_id"] else ""
+        reason = f", {part['reason']}" if part["reason"] else ""
+        number = part["id"].removeprefix(f"{line['turn']}.")
+        yield f"part {number}: {part['state']} at {format_time(part['at'])}, {attempts}{receipt}{reason}"
+    for each in line["dead"]:
+        yield f"given up: {each['id']} at {format_time(each['at'])}: {each['reason']}"
+
+
 def _difference(then: str, now: str) -> Iterable[str]:
     if "\n" not in then + now:
         yield f"  then: {then or '(nothing)'}"
@@ -88,12 +139,43 @@ class TurnOperations(OperationGroup):
     `replay` is the machine's own: the console does not offer it.
     """
 
-    @operation("turn", show=lambda lines, _: [json.dumps(lines[0], indent=2)])
+    @operation("turn", show=turn_rows)
     async def turn(
         self, reference: Annotated[str, argument("The short reference in the notice to the user.")]
     ) -> AsyncIterator[Line]:
-        """Show everything recorded about one turn."""
-        yield plain(await self.find_trace(reference))
+        """Show everything recorded about one turn, without a word that was said in it."""
+        trace = await self.find_trace(reference)
+        yield {
+            **plain(trace),
+            "stages": self._stages(trace),
+            "reason": _failure_words(str((trace.record or {}).get("failure", ""))),
+        }
+
+    @operation("activity", Role.OWNER, show=activity_rows)
+    async def activity(self) -> AsyncIterator[Line]:
+        """Show the messages, waits and cost of the last 24 hours, and the turns of the last hour that failed.
+
+        Yields one line: `hours`, the oldest first, and `failed`, the newest first. Each failed turn has `reason`, the
+        sentence that its sender was shown, and `title`, a display name of the chat, or "".
+        """
+        journal, now = self._app.store.journal, self._app.now()
+        failed = await journal.failed_turns(now - timedelta(hours=1), limit=_MOST)
+        names = {(each.channel, each.who.removeprefix("chat:")): each.name for each in self._app.roster.list_access()}
+        yield {
+            "hours": [plain(each) for each in await journal.summarise_hours(now - timedelta(hours=23), now)],
+            "failed": [
+                {
+                    **plain(each),
+                    "reference": short_turn_id(each.turn),
+                    "reason": _failure_words(each.failure),
+                    "title": names.get((each.key.channel, each.key.parent.chat), ""),
+                }
+                for each in failed
+            ],
+        }
+
+    def _stages(self, trace: TurnTrace) -> list[Line]:
+        return [plain(each) for each in stage_spans(trace, self._app.pool.turns.stage_times(trace.turn))]
 
     @operation("promises", Role.OWNER, show=promise_rows)
     async def promises(self) -> AsyncIterator[Line]:
@@ -133,7 +215,7 @@ class TurnOperations(OperationGroup):
         yield {
             **plain(trace),
             "reference": short_turn_id(trace.turn),
-            "stages": [plain(each) for each in stage_spans(trace, self._app.pool.turns.stage_times(trace.turn))],
+            "stages": self._stages(trace),
             "tools": _tool_outcomes(lines),
             "is_readable": is_readable,
             "said": [_format_line(line) for line in lines if line.get("role")] if is_readable and lines else None,
@@ -280,6 +362,11 @@ def stage_spans(trace: TurnTrace, began: Mapping[str, datetime]) -> list[dict[st
         if names and at is not None:
             spans.append({"stages": list(names), "at": at, "seconds": None})
     return spans
+
+
+def _failure_words(failure: str) -> str:
+    """Return the sentence of a failure that a turn's record names; "" for none."""
+    return translate(f"failures.{failure}", FALLBACK) if failure in BY_NAME else failure
 
 
 def _tool_outcomes(lines: Sequence[Mapping[str, Any]]) -> list[Line]:

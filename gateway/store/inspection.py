@@ -42,6 +42,22 @@ _ENDED_TURNS = sql(
     *_WITHIN,
     "ORDER BY seq DESC LIMIT ?",
 )
+_FAILED_TURNS = sql(
+    "SELECT turn, key, outcome, at, failure FROM (SELECT seq, turn, key, outcome, at, failure FROM record "
+    "ORDER BY seq DESC LIMIT ?) AS newest WHERE failure != '' AND at >= ? ORDER BY seq DESC LIMIT ?"
+)
+_HOUR = 3_600_000_000  # microseconds
+_MESSAGES_BY_HOUR = (
+    "SELECT accepted_at / ?, count(*), count(*) FILTER (WHERE ended_at IS NOT NULL AND state = 'answered'), "
+    "coalesce(sum(ended_at - accepted_at) FILTER (WHERE ended_at IS NOT NULL AND state = 'answered'), 0), "
+    "coalesce(max(ended_at - accepted_at) FILTER (WHERE ended_at IS NOT NULL AND state = 'answered'), 0) "
+    "FROM (SELECT state, accepted_at, ended_at FROM inbox ORDER BY seq DESC LIMIT ?) AS newest "
+    "WHERE accepted_at >= ? GROUP BY 1"
+)
+_COST_BY_HOUR = (
+    "SELECT at / ?, coalesce(sum(cost), 0), coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0) "
+    "FROM usage WHERE at >= ? AND substr(purpose, 1, 5) != 'tool-' GROUP BY 1"
+)
 _OPEN_TURNS = sql(
     "SELECT turn, key, 'running', at, '' FROM (SELECT turn, key, '' AS scope, min(accepted_at) AS at FROM inbox "
     "WHERE ended_at IS NULL AND turn != '' GROUP BY turn, key) AS begun WHERE",
@@ -145,6 +161,19 @@ class TurnSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HourSummary:
+    """The messages that were accepted within one hour, and what its model calls cost."""
+
+    at: datetime  # its begin
+    messages: int = 0
+    answers: int = 0
+    mean_wait: float = 0.0  # seconds from the acceptance of an answered message to the end of its turn
+    longest_wait: float = 0.0
+    known_cost: float = 0.0  # dollars
+    unpriced_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """An accepted message or job whose end is owed to its person, or how it ended; without a word of it."""
 
@@ -236,7 +265,42 @@ def find_turns(database: Database, query: TurnQuery) -> tuple[TurnSummary, ...]:
         query.limit,
     )
     found = [*database.execute(_OPEN_TURNS, columns), *database.execute(_ENDED_TURNS, (_MOST_SEARCHED, *columns))]
-    rows = list({row[0]: row for row in reversed(found)}.values())[::-1][: query.limit]
+    return _summaries(database, list({row[0]: row for row in reversed(found)}.values())[::-1][: query.limit])
+
+
+def failed_turns(database: Database, since: int, limit: int) -> tuple[TurnSummary, ...]:
+    """Return the turns that failed since *since*, the newest first, among the newest 20,000."""
+    return _summaries(database, list(database.execute(_FAILED_TURNS, (_MOST_SEARCHED, since, limit))))
+
+
+def summarise_hours(database: Database, since: int, until: int) -> tuple[HourSummary, ...]:
+    """Return every hour from that of *since* to that of *until*, the oldest first.
+
+    Messages are counted among the newest 20,000.
+    """
+    first = since // _HOUR
+    begin = first * _HOUR
+    messages = {hour: each for hour, *each in database.execute(_MESSAGES_BY_HOUR, (_HOUR, _MOST_SEARCHED, begin))}
+    costs = {hour: each for hour, *each in database.execute(_COST_BY_HOUR, (_HOUR, begin))}
+    found = []
+    for hour in range(first, until // _HOUR + 1):
+        accepted, answers, waits, longest = messages.get(hour, (0, 0, 0, 0))
+        cost, unpriced = costs.get(hour, (0.0, 0))
+        summary = HourSummary(
+            at=moment(hour * _HOUR),
+            messages=accepted,
+            answers=answers,
+            mean_wait=waits / 1e6 / (answers or 1),
+            longest_wait=longest / 1e6,
+            known_cost=float(cost),
+            unpriced_calls=int(unpriced),
+        )
+        found.append(summary)
+    return tuple(found)
+
+
+def _summaries(database: Database, rows: Sequence[Sequence[Any]]) -> tuple[TurnSummary, ...]:
+    """Return the summaries of *rows* of turns, with what each of them used."""
     sums = {turn: each for turn, *each in database.execute(_SUMS, (write_json([row[0] for row in rows]),))}
     return tuple(
         TurnSummary(

@@ -39,7 +39,15 @@ from gateway.store import inbox, inspection, session_queue, suspects, turn_commi
 from gateway.store.database import Database
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.erased_words import ErasedWords, ErasureRunning, clear_texts, erasure_ids_of
-from gateway.store.inspection import LatePromises, Promise, ScheduledRun, TurnQuery, TurnSummary, TurnTrace
+from gateway.store.inspection import (
+    HourSummary,
+    LatePromises,
+    Promise,
+    ScheduledRun,
+    TurnQuery,
+    TurnSummary,
+    TurnTrace,
+)
 from gateway.store.row_codec import advance_job, encode_advance, micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
 from gateway.store.suspects import SuspectHead
@@ -495,6 +503,17 @@ class SqlJournal:
     async def find_turns(self, query: TurnQuery) -> tuple[TurnSummary, ...]:
         """Return the turns that *query* names among the newest 20,000, the newest first, running ones before."""
         return await self._engine.writer.submit(lambda database: inspection.find_turns(database, query))
+
+    async def failed_turns(self, since: datetime, *, limit: int) -> tuple[TurnSummary, ...]:
+        """Return the turns that failed since *since*, the newest first, among the newest 20,000."""
+        return await self._engine.writer.submit(
+            lambda database: inspection.failed_turns(database, micros(since), limit)
+        )
+
+    async def summarise_hours(self, since: datetime, until: datetime) -> tuple[HourSummary, ...]:
+        """Return every hour from that of *since* to that of *until*, the oldest first."""
+        span = (micros(since), micros(until))
+        return await self._engine.writer.submit(lambda database: inspection.summarise_hours(database, *span))
 
     async def due_promises(self, key: SessionKey, scope: str, *, sender: str, limit: int) -> tuple[Promise, ...]:
         """Return the due promises in *key* and the chats of *scope*, of *sender* or ("") of all, the oldest first."""

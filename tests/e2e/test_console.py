@@ -71,6 +71,8 @@ async def test_the_overview_says_what_the_gateway_does(chromium: Browser, people
     await expect(channels.get_by_role("row", name="pocket")).to_contain_text("connected")
     await expect(page.locator("dt", has_text="Waiting messages").locator("+ dd")).to_have_text("0")
     await expect(page.locator("dt", has_text="Cost today").locator("+ dd")).to_contain_text("4 model calls")
+    await expect(page.locator(".verdict")).to_be_visible()
+    await expect(page.locator("dt", has_text="Answers").locator("+ dd svg rect")).to_have_count(24)
     await take_pictures(page, "console-overview")
     phone = await visit(chromium, people, viewport=PHONE, color_scheme="dark")
     await expect(phone.get_by_role("heading", name="Channels")).to_be_visible()

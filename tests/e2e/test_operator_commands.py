@@ -154,7 +154,13 @@ async def _say_and_search(operator: CommandLineOperator) -> None:
             break
     assert any("oolong" in text for text in said)
     assert [line["key"] for line in await operator.lines("sessions", "list")] == ["web:owner"]
-    assert json.loads(await operator.type("turn", reference[1]))["turn"].startswith(reference[1])
+    assert (await operator.lines("turn", reference[1]))[0]["turn"].startswith(reference[1])
+    story = await operator.type("turn", reference[1])
+    assert f"turn {reference[1]}" in story
+    assert "  answered at " in story
+    assert "part 1.1: sent at " in story
+    assert "oolong" not in story
+    assert "answered" in await operator.type("activity")
     assert (await operator.lines("replay", reference[1]))[0]["differences"] == []
     # A hit has a field `end`, which was once taken for the end of the answer.
     hits = await operator.lines("search", "oolong", "--scope", "web:owner")

@@ -15,7 +15,7 @@ from agent.memory.prompt import prompt_snapshot
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.errors import UserError
 from gateway.events import InboundKind, MessagePart, OutboundMessage
-from gateway.operations.turns import report_rows
+from gateway.operations.turns import activity_rows, report_rows, turn_rows
 from gateway.ports.memory import FileKind
 from tests.fakes.documents import edit_by_hand
 from tests.fakes.held_model import calls
@@ -229,3 +229,23 @@ async def test_a_command_has_nothing_to_replay(tmp_path: Path) -> None:
         await parlour.channel.ask("c1", "/help", kind=InboundKind.COMMAND)
         with pytest.raises(UserError, match="asked no model"):
             await run_again(parlour, await newest_turn(parlour))
+
+
+async def test_the_activity_names_the_turns_that_failed(tmp_path: Path) -> None:
+    """One failed and one was answered: both are counted, and the failed one has the sentence that its sender read."""
+    model = scripted(ScriptEntry(error="refused"), "Hello Ann.")
+    async with gateway(home=tmp_path / "home", model=model) as parlour:
+        refusal = await parlour.channel.ask("c1", "Hello")
+        await parlour.channel.ask("c1", "Hello again")
+        await parlour.idle()
+        (line,) = [line async for line in parlour.app.operations["activity"]({})]
+        (failed,) = line["failed"]
+        assert failed["key"].startswith("pocket:c1")
+        assert failed["reason"] in refusal
+        assert failed["reference"] in refusal
+        assert len(line["hours"]) == 24
+        assert sum(each["messages"] for each in line["hours"]) == 2
+        rows = list(activity_rows([line], {}))
+        assert f"{failed['reference']}  {failed['key']}: {failed['reason']}" in rows[-1]
+        (story,) = [line async for line in parlour.app.operations["turn"]({"reference": failed["reference"]})]
+        assert any(failed["reason"] in row for row in turn_rows([story], {}))

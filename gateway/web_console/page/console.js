@@ -88,7 +88,7 @@ async function show({ keepsFocus = false } = {}) {
   }
   if (number !== shown) return;
   const focused = keepsFocus ? labelOf(document.activeElement) : "";
-  main.replaceChildren(h("h2", { tabindex: "-1" }, view.title), error, ...content.flat());
+  main.replaceChildren(h("h2", { tabindex: "-1" }, view.title), error, ...content.flat().filter(Boolean));
   main.dataset.view = name;
   if (focused) [...main.querySelectorAll("button, input, a")].find((each) => labelOf(each) === focused)?.focus();
 }
@@ -100,6 +100,10 @@ async function act(work) {
     say(await work());
   } catch (failure) {
     if (!(failure instanceof CallError)) throw failure;
+    if (failure.status === 401) {
+      enter();
+      return;
+    }
     say(failure.message);
     by("problem")?.remove(); // of another one that failed meanwhile
     const problem = h("p", { class: "error", id: "problem" }, failure.message);

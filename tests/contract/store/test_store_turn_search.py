@@ -60,6 +60,37 @@ async def test_turns_are_found_by_what_is_known_of_them(store: SqlStore) -> None
     assert (first.turn, first.calls, first.tokens, first.known_cost, first.unpriced_calls) == (turns[0], 1, 12, 0.5, 0)
 
 
+async def test_hours_have_their_messages_waits_and_cost(store: SqlStore) -> None:
+    """An hour without messages is there as well; a message that waits is counted, and has no wait yet."""
+    await accept(store, said(id="1"))
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, "one"))
+    await accept(store, said(id="2"))
+    store.journal.spend(spent(lease.turn, cost=0.5))
+    store.journal.spend(spent(lease.turn, purpose="tool-web"))
+    now = store.journal.now()
+    hours = await store.journal.summarise_hours(now - timedelta(hours=2), now)
+    assert [each.messages for each in hours] == [0, 0, 2]
+    assert [each.answers for each in hours] == [0, 0, 1]
+    assert [(each.known_cost, each.unpriced_calls) for each in hours] == [(0, 0), (0, 0), (0.5, 0)]
+    assert 0 <= hours[-1].mean_wait == hours[-1].longest_wait
+    assert hours[-1].at <= now < hours[-1].at + timedelta(hours=1)
+
+
+async def test_failed_turns_are_found_by_the_time_of_their_end(store: SqlStore) -> None:
+    """A turn that was answered is none of them, nor one that failed before."""
+    for n, failure in enumerate(("timeout", "", "busy")):
+        await accept(store, said(id=str(n)))
+        lease = await claim(store)
+        commit = answered(lease, "one")
+        record = replace(commit.record, at=START + timedelta(hours=n), failure=failure)
+        await store.journal.commit(lease, replace(commit, record=record))
+    failed = store.journal.failed_turns
+    assert [each.failure for each in await failed(START, limit=5)] == ["busy", "timeout"]
+    assert [each.failure for each in await failed(START, limit=1)] == ["busy"]
+    assert [each.failure for each in await failed(START + timedelta(hours=1), limit=5)] == ["busy"]
+
+
 async def test_a_chat_has_sessions_of_its_own_scope(store: SqlStore) -> None:
     """Its threads count, private ones have another scope, and a chat whose name begins alike is another."""
     for n, (key, scope) in enumerate({OPEN: SCOPE, PRIVATE: f"{SCOPE}%2f2", OTHER: "chats/slack%3aC10"}.items()):
