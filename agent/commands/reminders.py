@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.memory.jobs.approval_questions import short
 from agent.reminders.recurrence import QUIET, QuietHours, slot_of
-from agent.reminders.reminder import Reminder, ReminderTarget, job_prefix
+from agent.reminders.reminder import Reminder, ReminderTarget, chat_titles, job_prefix
 from agent.reminders.reminder_access import ReminderAccess, snooze_reminder
 from gateway.errors import ToolFailed
 from gateway.events import ChatKind, InboundKind, MessageButton, Role
@@ -62,7 +62,8 @@ def _line(context: CommandContext, reminder: Reminder) -> str:
     notes = [f"`{reminder.repeat}`"] if reminder.repeat and not reminder.is_snoozed else []
     notes += [context.translate("reminders.as_turn")] if reminder.kind == "do" else []
     notes += [context.translate("reminders.is_paused")] if reminder.paused else []
-    notes += [] if reminder.target is None else [short(str(reminder.target.key))]
+    if (to := reminder.target) is not None:
+        notes.append(short(chat_titles((reminder.key, to.key))[to.key]))
     notes += [short(reminder.name)] if reminder.name and context.turn.is_shared else []
     when = when_due(context, reminder)
     beside = f" ({', '.join(notes)})" if notes else ""
@@ -148,8 +149,9 @@ async def _send_to(context: CommandContext, reminder: Reminder, name: str) -> Co
         return context.private_reply("reminders.to_unknown")
     if chosen is None:
         offered = list(dict.fromkeys((reminder.key, *chats)))[:_MOST_CHATS]
+        titles = chat_titles(offered)
         buttons = tuple(
-            MessageButton(short(str(each)), f"/reminders to {reminder.id} {each}", place // 2)
+            MessageButton(titles[each], f"/reminders to {reminder.id} {each}", place // 2)
             for place, each in enumerate(offered)
         )
         return CommandReply(text=context.translate("reminders.to_which", what=what), choices=buttons)
@@ -158,8 +160,9 @@ async def _send_to(context: CommandContext, reminder: Reminder, name: str) -> Co
         account = chats[chosen]
         target = ReminderTarget(key=chosen, by=account.id, team=account.team)
     rows = [each for each in await reminder_access(context).read_all() if each.id == reminder.id]  # and one put off
+    where = short(chat_titles((reminder.key, *chats))[chosen])
     return CommandReply(
-        text=context.translate("reminders.to_done", what=what, where=short(name), when=when_due(context, reminder)),
+        text=context.translate("reminders.to_done", what=what, where=where, when=when_due(context, reminder)),
         settles=True,
         ends=(job_prefix(reminder.id),),
         jobs=tuple(replace(each, target=target).to_job(context.scope) for each in rows),

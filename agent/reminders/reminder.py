@@ -262,6 +262,18 @@ def fired_id(message: InboundMessage) -> tuple[str, str]:
 # -- words -----------------------------------------------------------------------------------------
 
 
+def chat_titles(keys: Iterable[SessionKey]) -> dict[SessionKey, str]:
+    """Return a name for each of a person's direct chats: the channel's, with the chat's id where two share it."""
+    chats = list(dict.fromkeys(keys))
+    channels = [each.channel for each in chats]
+    titles: dict[SessionKey, str] = {}
+    for each in chats:
+        title = f"{each.channel[:1].upper()}{each.channel[1:]}"
+        is_only = channels.count(each.channel) == 1
+        titles[each] = title if is_only else f"{title} ({str(each).partition(':')[2]})"
+    return titles
+
+
 def say_text(reminder: Reminder, now: datetime, language: str) -> str:
     """Return ``⏰ stand-up``, with what is to be said if it is late or slots were missed."""
     return " ".join(["⏰", reminder.text, *_late_notes(reminder, now, language)])

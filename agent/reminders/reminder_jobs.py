@@ -27,6 +27,7 @@ from agent.reminders.reminder import (
     REMIND,
     Reminder,
     ReminderTarget,
+    chat_titles,
     do_text,
     job_prefix,
     reminders_in,
@@ -34,7 +35,7 @@ from agent.reminders.reminder import (
 )
 from gateway.events import InboundMessage, MessageButton, Role, SessionKey, turn_id
 from gateway.i18n import translate
-from gateway.ports.journal import AcceptOutcome, Job
+from gateway.ports.journal import AcceptOutcome, Job, PartState
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from gateway.store.inspection import ScheduledRun
     from gateway.store.jobs import SqlJobs
     from gateway.store.journal import SqlJournal
+    from gateway.store.outbox import SqlOutbox
     from gateway.store.records import SqlPreferences, SqlTurnRecords
 
 
@@ -51,11 +53,13 @@ SETTLE = "remind-settle"  # the kind of jobs that note how a fired reminder ende
 REMINDER_JOBS = JobKind(
     name=REMIND, pace=JobPace.QUICK, aliases=(SETTLE,), erasure=JobErasure.OWN, export="reminders.jsonl"
 )
-FAILED, REVOKED = "failed", "access"
+FAILED, REVOKED, SENT_ELSEWHERE = "failed", "access", "target"
 SILENT_AFTER = timedelta(days=30)
 _AT_ONCE = 4  # fired reminders that have not ended; others wait, so that messages of people are not held up
 _PACE = timedelta(milliseconds=250)  # that a reminder waits for those before it, whose chats may be busy
 _LIST_AGAIN = timedelta(minutes=10)
+_WATCHED = timedelta(days=1)  # the longest time that the delivery to another chat is watched
+_WATCHED_AGAIN = (timedelta(seconds=2), timedelta(minutes=10))  # the shortest and the longest time between two looks
 _MOST_LISTS = 3
 
 
@@ -65,6 +69,7 @@ class ReminderJobs:
 
     jobs: SqlJobs
     journal: SqlJournal
+    outbox: SqlOutbox
     records: SqlTurnRecords
     preferences: SqlPreferences
     locales: ChatLocales
@@ -119,6 +124,8 @@ class ReminderJobs:
         message = reminder.message("", now, reminder.kind)
         write = do_text if reminder.kind == DO else say_text
         message = replace(message, text=write(reminder, now, self.locales.language(message.key)))
+        if reminder.target is not None:  # before it is sent: a kill between the two costs a look that finds nothing
+            await self.jobs.put(_watch_job(reminder, turn_id(message), scope=job.scope, at=now))
         accepted = await self.journal.accept(message, role=Role.MEMBER, is_control=False)
         if accepted.outcome is AcceptOutcome.NEW:
             self._in_flight.add(turn_id(message))
@@ -140,7 +147,12 @@ class ReminderJobs:
             self._ended.set()
 
     async def settle(self, job: Job) -> RetryJobLater | None:
-        """Note that a fired reminder's turn failed, or that its person lost access: it may be paused."""
+        """Note that a fired reminder's turn failed, or that its person lost access: it may be paused.
+
+        If it was sent to another chat, check that it arrived.
+        """
+        if job.payload["why"] == SENT_ELSEWHERE:
+            return await self._check_delivery(job)
         why, slot = str(job.payload["why"]), str(job.payload["slot"])
         for each in await self.jobs.pending_in(job.scope):
             found = [one for one in reminders_in([each]) if one.id == job.payload["r"] and one.is_waiting]
@@ -191,17 +203,60 @@ class ReminderJobs:
 
     async def _drop_target(self, job: Job, reminder: Reminder, target: ReminderTarget) -> RetryJobLater:
         """Say in the chat where *reminder* was set that it comes there from now on, and have it come."""
-        where, language = short(str(target.key)), self.locales.language(reminder.key)
+        await self._say_at_home(job, "reminders.target_gone", reminder, target.key)
+        log.info("reminder.target_gone", reminder=reminder.id, channel=target.key.channel)
+        await self._replace(job, reminder)  # the job keeps its id
+        return RetryJobLater(timedelta(0), "its target is gone", counts=False)
+
+    async def _check_delivery(self, job: Job) -> RetryJobLater | None:
+        """Have a reminder come where it was set, and say so there, if another chat refused what was sent to it.
+
+        As where its person has blocked the bot. Without this the chat would stay silent, and the person would not know.
+        """
+        turn, now = str(job.payload["turn"]), self.now()
+        pending = await self.jobs.pending_in(job.scope)
+        rows = [(each, one) for each in pending for one in reminders_in([each]) if one.id == job.payload["r"]]
+        rows = [(each, one) for each, one in rows if one.target is not None]
+        if not rows:  # stopped, or sent elsewhere since
+            return None
+        messages = await self.outbox.messages_of(turn)
+        states = [row.state for message in messages for row in message.parts]
+        if PartState.DEAD in states:
+            home, to = rows[0][1], SessionKey.parse(job.payload["to"])
+            await self._say_at_home(
+                job, "reminders.target_refused", home, to, choices=snooze_buttons(home.id, self._language(home))
+            )
+            log.info("reminder.target_refused", reminder=home.id, channel=to.channel)
+            for each, reminder in rows:
+                if reminder.target is not None and reminder.target.key == to:
+                    await self._replace(each, replace(reminder, target=None))
+            return None
+        is_sent = bool(states) and {*states} <= {PartState.SENT, PartState.CANCELLED}
+        age = now - datetime.fromisoformat(job.payload["at"])
+        if (is_sent and all(message.parts for message in messages)) or age > _WATCHED:
+            return None
+        runs = [] if messages else [each for each in await self.runs(rows[0][1], limit=5) if each.turn == turn]
+        if any(each.state not in ("waiting", "running") for each in runs):
+            return None  # ended without a message: nothing to report, or refused
+        least, most = _WATCHED_AGAIN
+        return RetryJobLater(min(max(age / 4, least), most), "it is being delivered", counts=False)
+
+    async def _say_at_home(
+        self, job: Job, sentence: str, reminder: Reminder, to: SessionKey, *, choices: Sequence[MessageButton] = ()
+    ) -> None:
+        """Send *sentence* about the chat *to* to the chat where *reminder* was set, once for a job."""
+        where = short(chat_titles((reminder.key, to))[to])
         await send_job_report(
             self.records,
             replace(job, id=f"{job.id}:target"),
             await self.journal.session(reminder.key),
-            translate("reminders.target_gone", language, what=short(reminder.text), where=where),
+            translate(sentence, self._language(reminder), what=short(reminder.text), where=where),
             at=self.now(),
+            choices=choices,
         )
-        log.info("reminder.target_gone", reminder=reminder.id, channel=target.key.channel)
-        await self._replace(job, reminder)  # the job keeps its id
-        return RetryJobLater(timedelta(0), "its target is gone", counts=False)
+
+    def _language(self, reminder: Reminder) -> str:
+        return self.locales.language(reminder.key)
 
     async def _pause(self, job: Job, reminder: Reminder, why: str) -> None:
         """Pause a reminder, and say so in its chat with a button that resumes it."""
@@ -254,6 +309,14 @@ def settle_job(reminder: str, slot: str, *, why: str, scope: str, at: datetime) 
     """Return the job that notes how the turn of a fired reminder ended."""
     payload = {"r": reminder, "slot": slot, "why": why}
     return Job(id=f"{job_prefix(reminder)}settle:{slot}", kind=SETTLE, scope=scope, payload=payload, due_at=at)
+
+
+def _watch_job(reminder: Reminder, turn: str, *, scope: str, at: datetime) -> Job:
+    """Return the job that checks whether *turn*, with which *reminder* fires in its target, could be delivered."""
+    to = reminder.target.key if reminder.target is not None else reminder.key
+    payload = {"r": reminder.id, "why": SENT_ELSEWHERE, "turn": turn, "to": str(to), "at": at.isoformat()}
+    due_at = at + _WATCHED_AGAIN[0]
+    return Job(id=f"{job_prefix(reminder.id)}target:{turn}", kind=SETTLE, scope=scope, payload=payload, due_at=due_at)
 
 
 def snooze_buttons(reminder: str, language: str) -> tuple[MessageButton, ...]:

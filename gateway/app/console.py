@@ -12,7 +12,7 @@ from agent.base.scopes import chat_scope
 from agent.base.transcript_lines import decode_lines, parse_time
 from agent.commands.logins import login_words
 from agent.commands.memory_lists import format_source
-from agent.reminders.reminder import reminders_in
+from agent.reminders.reminder import Reminder, chat_titles, reminders_in
 from agent.tasks.task import tasks_in
 from agent.tasks.task_jobs import state_words
 from agent.tools.offline_model import is_offline
@@ -201,7 +201,7 @@ class GatewayPersonPanels:
         language = self._locales.language(key)
         account = self._app.roster.account(key.channel, key.parent.chat)
         accounts = [account, *self._app.roster.linked_accounts(account)]
-        chats = [str(chat) for chat, _ in await self._app.owner_chats.find_all_direct(self._scope(key), accounts)]
+        chats = [chat for chat, _ in await self._app.owner_chats.find_all_direct(self._scope(key), accounts)]
         return [
             ReminderEntry(
                 id=each.id,
@@ -211,7 +211,7 @@ class GatewayPersonPanels:
                 when=f"{format_moment(each.due, each.zone, language)} {each.zone}",
                 repeat=each.repeat,
                 is_paused=bool(each.paused),
-                chats=list(dict.fromkeys((str(each.key), *chats))) if each.chat_kind is ChatKind.DIRECT else (),
+                chats=_chat_choices(each, chats),
                 chat=str(each.key if each.target is None else each.target.key),
             )
             for each in sorted(found, key=lambda each: each.due)
@@ -311,6 +311,14 @@ class GatewayPersonPanels:
 
     def _scope(self, key: SessionKey) -> str:
         return self._scopes(key)[0]
+
+
+def _chat_choices(reminder: Reminder, chats: Sequence[SessionKey]) -> dict[str, str]:
+    """Return the titles of the chats in which *reminder* can come, by key; one of a shared chat comes there alone."""
+    if reminder.chat_kind is not ChatKind.DIRECT:
+        return {}
+    current = [] if reminder.target is None else [reminder.target.key]
+    return {str(each): title for each, title in chat_titles((reminder.key, *chats, *current)).items()}
 
 
 def _plain(line: str) -> str:

@@ -474,6 +474,7 @@ class Runtime:
         return ReminderJobs(
             jobs=self.store.jobs,
             journal=self.store.journal,
+            outbox=self.store.outbox,
             records=self.store.records,
             preferences=self.store.people,
             locales=self.locales,

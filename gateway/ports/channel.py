@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -267,7 +267,7 @@ class ReminderEntry:
     when: str  # the same in words, with its time zone
     repeat: str = ""  # its rule
     is_paused: bool = False
-    chats: Sequence[str] = ()  # the direct chats of the person in which it can come, its own first
+    chats: Mapping[str, str] = field(default_factory=dict)  # titles by key of where it can come, its own first
     chat: str = ""  # the one of them in which it comes
 
 

@@ -187,7 +187,7 @@ async def test_how_the_runs_of_a_request_ended(chromium: Browser) -> None:
 
 
 async def test_a_reminder_comes_in_another_chat_of_its_person(chromium: Browser) -> None:
-    """Chosen in a menu of their direct chats, by keys; the answer reads the panel again; nothing is cut off."""
+    """Chosen in a menu of their direct chats, by their titles; the answer reads the panel again; nothing is cut off."""
     async with console_people() as people:
         up = people.up
         now, scope = datetime.now(UTC).replace(second=0, microsecond=0), "people/pocket%3aann"
@@ -210,7 +210,7 @@ async def test_a_reminder_comes_in_another_chat_of_its_person(chromium: Browser)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await button(page, "reminders").click()
         choice = page.locator("#reminders").get_by_label(translate("web.reminder_chat"))
-        await expect(choice.locator("option")).to_have_text(["web:ann", "pocket:ann"])
+        await expect(choice.locator("option")).to_have_text(["Web", "Pocket"])
         await expect(choice).to_have_value("web:ann")
         found: list[str] = []
         await check(page, "target", found)

@@ -21,6 +21,7 @@ from gateway.app.composition import open_app, serve
 from gateway.app.context import ExtraChannel, ExtraPlugins
 from gateway.app.runtime import Runtime
 from gateway.channel import Channel, ChannelContext
+from gateway.errors import SendRefused
 from gateway.events import (
     Attachment,
     ChatKind,
@@ -104,6 +105,7 @@ class InProcessChannel:
         self._numbers = count(time.time_ns())  # a restarted platform does not begin at 1 again
         self._waiting: dict[str, asyncio.Future[float]] = {}
         self.sent = 0
+        self.blocking: set[str] = set()  # chats that take nothing
         self.order: dict[str, list[str]] = {}
         self.texts: dict[str, list[str]] = {}
 
@@ -196,7 +198,9 @@ class InProcessChannel:
         ]
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
-        """Note the time."""
+        """Note the time. Raises SendRefused in a chat whose person has blocked the bot."""
+        if part.key.chat in self.blocking:
+            raise SendRefused("403 bot was blocked by the user")
         self.sent += 1
         self.order.setdefault(part.key.chat, []).append(part.reply_to)
         self.texts.setdefault(part.key.chat, []).append(part.plain)

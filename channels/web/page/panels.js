@@ -102,10 +102,11 @@ export class Panels {
     const details = element("p");
     details.textContent = [when, repeat, isPaused ? this.words.reminder_paused : ""].filter(Boolean).join(" · ");
     item.querySelector("p").after(details);
-    if (chats.length > 1) {
+    const titles = Object.entries(chats);
+    if (titles.length > 1) {
       const label = element("label");
       const choice = element("select");
-      choice.append(...[...new Set([...chats, chat])].map((each) => new Option(each, each)));
+      choice.append(...titles.map(([key, title]) => new Option(title, key)));
       choice.value = chat;
       choice.addEventListener("change", () => this.say(`/reminders to ${id} ${choice.value}`));
       label.append(`${this.words.reminder_chat} `, choice);

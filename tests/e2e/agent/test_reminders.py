@@ -577,11 +577,11 @@ async def test_another_direct_chat_of_the_person_is_the_target(clock: MovableClo
             assert f"/reminders to {each.id} pocket:bob" in menu
             assert "pocket:other" not in menu
             moved = await ann.press(f"/reminders to {each.id} pocket:bob", chat="ann", sender="ann")
-            assert "now comes in `pocket:bob`" in moved
+            assert "now comes in `Pocket (bob)`" in moved
             for wrong in ("pocket:other", "pocket:nowhere", "x"):
                 refused = await ann.inside.channel.ask("ann", f"/reminders to {each.id} {wrong}", sender="ann")
                 assert "no such direct chat" in refused
-        assert "pocket:bob" in await ann.inside.channel.ask("ann", "/reminders", sender="ann")
+        assert "`Pocket (bob)`" in await ann.inside.channel.ask("ann", "/reminders", sender="ann")
         before = len(ann.texts("ann"))
         ann.model.queue = ["Nothing but rain."]
         await ann.move(hours=21, minutes=42)
@@ -633,6 +633,54 @@ async def test_a_target_that_is_no_longer_theirs_gets_nothing(clock: MovableCloc
             assert not [text for text in ann.texts("bob")[before["bob"] :] if "secret" in text]
             said = [text for text in ann.texts("ann")[before["ann"] :] if "secret" in text]
             assert [text.split()[0] for text in said] == (["`the", "⏰"] if is_unlinked else [])
+
+
+@pytest.mark.parametrize("repeat", ["", "FREQ=DAILY"])
+async def test_a_target_that_blocked_the_bot_is_given_up(clock: MovableClock, repeat: str) -> None:
+    """The chat in which it was set is told once, with buttons, and has it from then on."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        for chat in ("ann", "bob"):
+            await ann.inside.channel.ask(chat, "hello", sender=chat)
+        await link(ann.inside, "bob", "ann")
+        await ann.call("remind", what="bins", at="2026-11-23T09:00", repeat=repeat, chat="ann", sender="ann")
+        (set_,) = await ann.reminders()
+        await ann.press(f"/reminders to {set_.id} pocket:bob", chat="ann", sender="ann")
+        ann.inside.channel.blocking.add("bob")
+        before = len(ann.texts("ann"))
+        await ann.move(hours=21, minutes=41)
+        while len(ann.texts("ann")) == before:
+            await ann.move(seconds=10)
+        await ann.move(minutes=30)
+        (told,) = ann.texts("ann")[before:]
+        assert told == (
+            "`bins` could not be delivered in `Pocket (bob)`: that chat takes no messages from me."
+            " It comes here from now on."
+        )
+        assert [each.target for each in await ann.reminders()] == [None]
+        assert not await ann.inside.app.store.jobs.pending_of("remind-settle")
+        await ann.press(f"/reminders snooze {set_.id} 10", chat="ann", sender="ann")
+        await ann.move(minutes=11)
+        assert ann.texts("ann").count("⏰ bins") == 1
+        await ann.move(days=1)
+        assert sum(text.startswith("⏰ bins") for text in ann.texts("ann")) == (2 if repeat else 1)
+
+
+async def test_a_delivered_target_is_watched_no_longer(clock: MovableClock) -> None:
+    """Once it was sent, or ended without a message, no job is left."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        for chat in ("ann", "bob"):
+            await ann.inside.channel.ask(chat, "hello", sender=chat)
+        await link(ann.inside, "bob", "ann")
+        for kind in ("say", "do"):
+            await ann.call("remind", what="bins", at="2026-11-23T09:00", kind=kind, chat="ann", sender="ann")
+        for each in await ann.reminders():
+            await ann.press(f"/reminders to {each.id} pocket:bob", chat="ann", sender="ann")
+        ann.model.queue = ["NOTHING"]
+        await ann.move(hours=21, minutes=41)
+        await ann.move(minutes=1)
+        assert "⏰ bins" in ann.texts("bob")
+        assert not await ann.inside.app.store.jobs.pending_of("remind-settle")
+        assert [each.target is not None for each in await ann.reminders()] == [True, True]
 
 
 async def test_what_was_set_in_a_group_stays_there(clock: MovableClock) -> None:

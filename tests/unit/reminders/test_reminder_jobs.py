@@ -71,6 +71,7 @@ class ReminderScene:
         return ReminderJobs(
             jobs=queue or self.store.jobs,
             journal=journal or self.store.journal,
+            outbox=self.store.outbox,
             records=self.store.records,
             preferences=_Choices(self.quiet),
             locales=FixedLocales(BERLIN),
