@@ -33,7 +33,7 @@ from gateway.ports.channel import (
 if TYPE_CHECKING:
     from gateway.intake import Intake
     from gateway.store.attachment_store import AttachmentStore
-    from gateway.store.connections import WorkerConnections
+    from gateway.store.claims import WorkerConnections
     from gateway.store.records import SqlChannelState
     from gateway.store.shared_windows import WorkerWindows
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from cachetools import LRUCache
 
 from gateway.events import ChatKind, InboundMessage, SessionKey
-from gateway.i18n import SLASH, ChatLanguage
+from gateway.i18n import SLASH, ChatLanguage, resolve_language
 from gateway.i18n.formats import is_zone
-from gateway.i18n.languages import resolve_language
 from gateway.ports.access import ChatOverride, MessageContext
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ _CACHED = 50_000  # chats
 class ChatLocale:
     """The language of a chat, and the time zone of its memory scope."""
 
-    language: str  # one of `gateway.i18n.languages`
+    language: str  # one of `gateway.i18n`
     zone: str  # IANA
 
 

@@ -31,8 +31,7 @@ from gateway.preflight import home_mistake
 from gateway.settings import InstalledPlugins, check_settings
 from gateway.settings.setting_names import normalize_names, snake
 from gateway.settings.setting_types import error_line, errors_by_path, explain_error
-from gateway.settings.sources import HOME, find_file, read_secrets, read_text
-from gateway.settings.yaml_loader import find_lines, parse_yaml
+from gateway.settings.sources import HOME, find_file, find_lines, parse_yaml, read_secrets, read_text
 
 Path_: TypeAlias = tuple[str, ...]  # of a setting: ("channels", "telegram", "token")
 Value: TypeAlias = str | list[str]

@@ -17,7 +17,7 @@ from gateway.errors import ParlourError, StoreUnavailable, UserError
 from gateway.ports.metrics import MetricsRecorder
 
 if TYPE_CHECKING:
-    from gateway.store.connections import WorkerConnections
+    from gateway.store.claims import WorkerConnections
     from gateway.store.sql_store import SqlStore
 
 

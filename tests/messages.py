@@ -29,9 +29,8 @@ from channels.web.logins import LoginOutcome
 from gateway.alerts.alert_state import REASONS, TURN_FAILURES
 from gateway.errors import FailureCause, ModelAbility
 from gateway.events import Role
-from gateway.i18n import FALLBACK, CatalogueEntry, catalogue_path, parse_entries, read_catalogue
+from gateway.i18n import FALLBACK, LANGUAGES, CatalogueEntry, catalogue_path, parse_entries, read_catalogue
 from gateway.i18n.failures import FAILURES
-from gateway.i18n.languages import LANGUAGES
 from gateway.ports.access import CapKind
 from gateway.ports.channel import IntakeVerdict
 from gateway.ports.journal import MessageOutcome

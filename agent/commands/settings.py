@@ -11,9 +11,8 @@ from agent.tools.offline_model import is_offline
 from agent.turns.chat_profiles import ActiveModel, EffectiveSetting, ModelChoiceOrigin
 from gateway.errors import ModelAbility
 from gateway.events import MessageButton, Role
-from gateway.i18n import translate
+from gateway.i18n import list_languages, own_name, parse_language, translate
 from gateway.i18n.formats import find_zone
-from gateway.i18n.languages import list_languages, own_name, parse_language
 
 _ORIGINS = frozenset({"everywhere", "block", "chosen"})
 _DEFAULT_WORDS = frozenset({"default", "auto", "reset", "-"})

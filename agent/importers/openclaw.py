@@ -15,8 +15,7 @@ from typing import Any
 
 from agent.base.transcript_lines import decode
 from agent.importers.import_data import ImportData, ImportedSession, Message
-from agent.importers.source_folder import SourceFolder, content_text, open_read_only
-from agent.importers.workspace import read_workspace
+from agent.importers.source_folder import SourceFolder, content_text, open_read_only, read_workspace
 from gateway.errors import UserError
 from gateway.ports.journal import Line
 

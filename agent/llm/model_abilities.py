@@ -25,7 +25,7 @@ from gateway.errors import ModelAbility, StoreUnavailable
 from gateway.ports.memory import FACTS_EXPIRE, ModelFact
 
 if TYPE_CHECKING:
-    from gateway.store.model_facts import SqlModelFacts
+    from gateway.store.shared_caches import SqlModelFacts
 
 
 log = structlog.get_logger(__name__)

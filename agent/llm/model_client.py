@@ -102,7 +102,7 @@ class ModelClient:
         self.windows = windows or ContextWindows(self.facts)
 
     async def prompt_limit(self) -> int:
-        """Return the prompt budget of the first model (units: token_estimate.py)."""
+        """Return the prompt budget of the first model (units: agent/base/transcript_lines.py)."""
         first = self._models[0]
         await self._know(first)
         return self.windows.budget(first.sized_as)

@@ -24,11 +24,10 @@ from agent.base.file_facts import blobs_in, facts_in
 from agent.base.scopes import transcript_path
 from agent.base.transcript_lines import decode, decode_lines, format_time, parse_time
 from agent.llm.model_calls import ModelProvider, UnusableAnswer, build_prompt, call_provider
-from agent.memory.erasure.scope_files import DIGEST, scrub_job
+from agent.memory.erasure.scope_files import DIGEST, owe_mirror, pay_mirror, scrub_job
 from agent.memory.erasure.word_match import ErasurePattern, blank_value
 from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
 from agent.memory.prompt.due_jobs import PROMPT, UPDATE
-from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.messages import conversation
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.stored_sessions import visible_lines

@@ -40,7 +40,7 @@ from gateway.events import quote_file_name
 from gateway.ports.memory import BYTES, CACHE, EarlierFile, FileKind, ScopeFile, ScopeFileChange, is_mirrored
 
 if TYPE_CHECKING:
-    from gateway.store.earlier_files import SqlEarlierFiles
+    from gateway.store.file_copies import SqlEarlierFiles
     from gateway.store.files import SqlFiles
     from gateway.store.objects import ObjectStore
 

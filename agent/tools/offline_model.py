@@ -11,8 +11,7 @@ import re
 from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage, ToolCall
 from agent.tools.memory_tools import NOTHING, REMEMBERED, facts_in
 from gateway.errors import ModelRefused
-from gateway.i18n import translate
-from gateway.i18n.languages import LANGUAGES
+from gateway.i18n import LANGUAGES, translate
 from gateway.installation import operator_command
 
 _HEAD = re.compile(r"\A\[[^\]\n]*\]\s*")  # when and who, as a user line may begin

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from agent.base.file_facts import clean
 from agent.base.one_line import show_json
-from agent.base.token_estimate import estimate_messages
+from agent.base.transcript_lines import estimate_messages
 from agent.llm.chat_model import ToolCall
 from agent.tools.deferred_tools import FIND_TOOLS, FINDERS, USE_TOOL, build_finder, inner_call, outer_call, service_of
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call

@@ -22,7 +22,7 @@ from markdown_it.common.normalize_url import normalizeLinkText
 
 from agent.base.file_facts import UNTRUSTED, facts_in
 from agent.base.locks import TurnPhases, task_group
-from agent.base.token_estimate import estimate_message, estimate_messages
+from agent.base.transcript_lines import estimate_message, estimate_messages
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
 from agent.llm.media_model import UsageAttribution

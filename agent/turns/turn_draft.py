@@ -10,7 +10,7 @@ from typing import Any
 
 from agent.base import transcript_lines as build
 from agent.base.file_facts import UNTRUSTED, attachment_of, fact_of
-from agent.base.token_estimate import estimate_messages
+from agent.base.transcript_lines import estimate_messages
 from agent.llm.chat_model import ChatReply, ToolCall
 from agent.memory.erasure.word_eraser import ASK_ERASURE
 from agent.memory.jobs.chat_edits import remember_job

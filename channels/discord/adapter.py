@@ -25,7 +25,7 @@ from channels.discord.outbound import DiscordFiles, DiscordOutbound
 from channels.discord.shards import BotShard, IdentifyLimit, carry_notes, list_shards
 from channels.kit.background import RepeatedActivity
 from channels.kit.bodies import build_receipt
-from channels.kit.followed_threads import FollowedThreads
+from channels.kit.chat_facts import FollowedThreads
 from gateway.channel import ChannelContext
 from gateway.errors import RetryLater, StoreUnavailable, UserError
 from gateway.events import (

@@ -24,7 +24,7 @@ from channels.discord.parse import (
     place_of,
 )
 from channels.kit.background import utc_now
-from channels.kit.lookups import LookupCache
+from channels.kit.chat_facts import LookupCache
 from gateway.errors import SendFailed, SendRefused
 from gateway.events import ChatKind, InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate

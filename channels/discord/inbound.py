@@ -28,7 +28,7 @@ from channels.discord.shards import (
     is_unordered,
 )
 from channels.kit.background import utc_now
-from channels.kit.followed_threads import FollowedThreads
+from channels.kit.chat_facts import FollowedThreads
 from gateway.channel import ChannelContext
 from gateway.errors import SendRefused, StoreUnavailable, UnreadableEvent
 from gateway.events import InboundMessage

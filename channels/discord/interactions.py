@@ -18,8 +18,7 @@ from channels.discord.parse import final_response, initial_response
 from channels.discord.render import remaining_rows, render_buttons
 from channels.discord.shards import BotShard
 from channels.kit.background import utc_now
-from channels.kit.pending_responses import PendingPresses, PendingResponses
-from channels.kit.reactions import AckReaction, AckReactions
+from channels.kit.reactions import AckReaction, AckReactions, PendingPresses, PendingResponses
 from gateway.channel import ChannelContext
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import ChatKind, InboundKind, InboundMessage, MessagePart

@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.events import MessageButton, MessagePart, OutboundMessage, SessionKey
-from gateway.i18n import translate
-from gateway.i18n.languages import LANGUAGES
+from gateway.i18n import LANGUAGES, translate
 from gateway.ports.channel import in_english
 from gateway.text import (
     Links,

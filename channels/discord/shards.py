@@ -20,7 +20,7 @@ from gateway.errors import RetryLater, SendFailed, StoreUnavailable
 
 if TYPE_CHECKING:
     from channels.discord.inbound import DiscordInbound
-    from gateway.store.connections import WorkerConnections
+    from gateway.store.claims import WorkerConnections
     from gateway.store.records import SqlChannelState
 
 log = structlog.get_logger(__name__)

@@ -1,10 +1,10 @@
 """Mechanisms that every chat platform needs; a channel adds only what is its platform's own.
 
-`lookups` expiring look-ups, `reactions` acknowledging reactions, which no kill leaves, `followed_threads` threads that
-need no mention, `pending_responses` presses and commands, `background` tasks, typing indicators, token buckets and
-limits for each person or chat, `bodies` request bodies, files and receipts, `uploads` files that wait for their
-message. The validators of settings are here: the shape of tokens and addresses, and what to do about a wrong one. Use
-them as `Annotated[SecretStr | None, secret_matching(...)]`.
+`chat_facts` expiring look-ups, and threads that need no mention; `reactions` acknowledging reactions, which no kill
+leaves, and presses and commands that wait; `background` tasks, typing indicators, token buckets and limits for each
+person or chat; `bodies` request bodies, files and receipts; `uploads` files that wait for their message. The validators
+of settings are here: the shape of tokens and addresses, and what to do about a wrong one. Use them as
+`Annotated[SecretStr | None, secret_matching(...)]`.
 
 Token buckets are our own because aiolimiter can only wait: delivery needs the delay as a number (`RetryLater`), and
 previews are dropped while few calls are left.

@@ -20,8 +20,7 @@ import structlog
 from cachetools import FIFOCache
 
 from channels.kit.background import KeyedSlots
-from channels.kit.followed_threads import FollowedThreads, is_from_member
-from channels.kit.lookups import LookupCache
+from channels.kit.chat_facts import FollowedThreads, LookupCache, is_from_member
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.interactions import SlackInteractions, SlackReactions
 from channels.slack.parse import (

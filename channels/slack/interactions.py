@@ -10,8 +10,7 @@ from typing import Any
 
 from cachetools import FIFOCache
 
-from channels.kit.pending_responses import PendingPresses, PendingResponses
-from channels.kit.reactions import AckReaction, AckReactions
+from channels.kit.reactions import AckReaction, AckReactions, PendingPresses, PendingResponses
 from channels.slack.api import SlackApi, SlackPlaceGone, SlackRefusal
 from channels.slack.render import LINE, SlackButtonPress, without_row
 from gateway.channel import ChannelContext

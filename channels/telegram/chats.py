@@ -13,8 +13,7 @@ import structlog
 from cachetools import FIFOCache
 from telegram import Bot
 
-from channels.kit.followed_threads import is_from_member
-from channels.kit.lookups import LookupCache
+from channels.kit.chat_facts import LookupCache, is_from_member
 from channels.telegram.api import map_send_errors
 from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey

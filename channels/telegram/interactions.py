@@ -15,8 +15,7 @@ from cachetools import FIFOCache
 from telegram import Bot, BotCommand, InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions
 from telegram.error import TelegramError
 
-from channels.kit.pending_responses import PendingPresses
-from channels.kit.reactions import AckReaction, AckReactions
+from channels.kit.reactions import AckReaction, AckReactions, PendingPresses
 from channels.telegram.api import describe_error, map_send_errors
 from channels.telegram.chats import TelegramChats
 from channels.telegram.parse import callback_query_id, remaining_rows
@@ -24,8 +23,7 @@ from channels.telegram.rate_limits import Decoration, TelegramRateLimits
 from gateway.channel import ChannelContext
 from gateway.errors import RetryLater
 from gateway.events import InboundMessage, MessageButton, MessagePart, SessionKey
-from gateway.i18n import load_catalogue, translate
-from gateway.i18n.languages import LANGUAGES
+from gateway.i18n import LANGUAGES, load_catalogue, translate
 from gateway.ports.channel import IntakeResult
 from gateway.text import button_rows, render_plain
 

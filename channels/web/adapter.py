@@ -23,8 +23,7 @@ from channels.web.windows import ClientConnection, SharedFrame
 from gateway.channel import ChannelContext
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
 from gateway.events import Attachment, InboundMessage, SessionKey
-from gateway.i18n import command_names, translate
-from gateway.i18n.languages import accepted_languages
+from gateway.i18n import accepted_languages, command_names, translate
 from gateway.net.addresses import FORWARDING_HEADERS, is_system_account
 from gateway.ports.channel import MOST_CONVERSATIONS, channel_wide_key
 

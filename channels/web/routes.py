@@ -37,8 +37,7 @@ from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from gateway.channel import ConversationStore, PersonPanels
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.i18n import FALLBACK, HELP, command_names, load_catalogue, translate
-from gateway.i18n.languages import LANGUAGES, own_name
+from gateway.i18n import FALLBACK, HELP, LANGUAGES, command_names, load_catalogue, own_name, translate
 from gateway.installation import operator_command
 from gateway.ports.channel import LONGEST_TITLE, ConversationInfo
 from gateway.text import render_plain

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from channels.web.frame_codec import safe_file_name
-from gateway.i18n import FALLBACK, translate
-from gateway.i18n.languages import resolve_language
+from gateway.i18n import FALLBACK, resolve_language, translate
 from gateway.text import Links, break_addresses, weight
 from gateway.text.linked_addresses import break_address, restrict_tokens
 from gateway.text.message_text import strip_control_characters

@@ -32,7 +32,7 @@ from gateway.settings.settings_model import Settings, ToolRightsSettings, disabl
 
 if TYPE_CHECKING:  # what is off is not imported
     from agent.web.search_engines import SearchEngine
-    from agent.web.web_pages import WebPages
+    from agent.web.web_tools import WebPages
     from gateway.app.runtime import Runtime
     from gateway.store.account_links import SqlAccountLinks
 
@@ -147,7 +147,7 @@ def list_disabled_tools(settings: Settings) -> Mapping[str, str]:
     if not web.search:
         disabled["web_search"] = "no search engine is chosen: set PARLOUR_TOOLS__WEB__SEARCH"
         return disabled
-    from agent.web.web_pages import WebPages
+    from agent.web.web_tools import WebPages
 
     try:
         open_search_engine(settings, WebPages(proxy=settings.proxy_address))
@@ -161,8 +161,7 @@ def build_web_tools(settings: Settings) -> Sequence[Tool]:
     web = settings.tools.web
     if not (web.fetch or web.search):
         return ()
-    from agent.web.web_pages import WebPages
-    from agent.web.web_tools import build_fetch_tool, build_search_tool
+    from agent.web.web_tools import WebPages, build_fetch_tool, build_search_tool
 
     pages = WebPages(proxy=settings.proxy_address, ports=web.ports)
     tools = [build_fetch_tool(pages)] if web.fetch else []

@@ -301,7 +301,7 @@ def build_draw_tool(app: Runtime) -> list[Tool]:
     if not settings.model:
         return []
     from agent.tools import draw_tool
-    from agent.web.web_pages import WebPages
+    from agent.web.web_tools import WebPages
 
     entry, pages = settings.entry(app.settings.llm), WebPages(proxy=app.settings.proxy_address)
     usd = settings.usd_per_picture

@@ -22,8 +22,8 @@ from agent.base.disk import Disk
 from agent.base.scopes import list_scopes, scope_folder
 from agent.memory.adoption import add_missing, read_documents
 from agent.memory.editing.document_commits import DocumentCommits
+from agent.memory.erasure.scope_files import owed_scopes
 from agent.memory.history.history_files import read_files
-from agent.memory.storage.erasure_notes import owed_scopes
 from gateway.app.lost_turns import LostTurns, describe_loss, find_lost_turns
 from gateway.durable_files import sync_folder
 from gateway.errors import SettingsError, UserError

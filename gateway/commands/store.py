@@ -29,8 +29,7 @@ from gateway.journal_file import JournalMove, StoreKind, accept_store, read_move
 from gateway.preflight import open_home
 from gateway.settings import Settings, load_settings
 from gateway.store.claims import DEAD_AFTER, WorkerIdentity, WorkerStatus, list_workers
-from gateway.store.earlier_files import has_files
-from gateway.store.file_copies import LargeFile, fetch_bytes, large_files, set_bytes_aside
+from gateway.store.file_copies import LargeFile, fetch_bytes, has_files, large_files, set_bytes_aside
 from gateway.store.objects import open_objects
 from gateway.store.sqlite.schema import read_journal, seal
 from gateway.text.message_text import strip_control_characters

@@ -192,7 +192,7 @@ async def check_search(context: CheckContext) -> list[Finding]:
     name = context.settings.tools.web.search
     if not name:
         return []
-    from agent.web.web_pages import WebPages
+    from agent.web.web_tools import WebPages
     from gateway.app.chat_settings import open_search_engine
 
     try:

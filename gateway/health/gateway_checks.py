@@ -228,7 +228,7 @@ def _read_search(app: Runtime) -> Status:
 
 
 def _stored_models(database: Database) -> Status:
-    from gateway.store.model_facts import load_facts
+    from gateway.store.shared_caches import load_facts
 
     limit = datetime.now(UTC) - FACTS_EXPIRE
     return {"models": describe_models([each for each in load_facts(database).values() if each.at > limit])}

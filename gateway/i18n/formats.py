@@ -11,8 +11,7 @@ from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from gateway.i18n import translate
-from gateway.i18n.languages import DECIMAL, FALLBACK
+from gateway.i18n import DECIMAL, FALLBACK, translate
 
 
 def format_day(when: date, language: str = FALLBACK) -> str:

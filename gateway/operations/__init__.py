@@ -20,8 +20,7 @@ from gateway.operations.mcp import McpOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.people import PeopleOperations
 from gateway.operations.setup import SetupOperations
-from gateway.operations.tasks import TaskOperations
-from gateway.operations.turns import TurnOperations
+from gateway.operations.turns import TaskOperations, TurnOperations
 from gateway.operations.usage import UsageOperations
 from gateway.ports.access import ACTING, DecisionActor
 

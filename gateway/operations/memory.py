@@ -22,7 +22,7 @@ from gateway.control.registry import (
 )
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, Role, SessionKey
-from gateway.i18n.languages import FALLBACK
+from gateway.i18n import FALLBACK
 from gateway.operations.group import OperationGroup
 from gateway.ports.access import ACTING, OPERATOR
 from gateway.ports.journal import Job

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 
+from gateway.i18n import list_languages, resolve_language
 from gateway.i18n.formats import find_zone, is_zone
-from gateway.i18n.languages import list_languages, resolve_language
 from gateway.net.addresses import ProxyAddress
 
 # What a backup writes in the place of a secret; a restored home must not start with it.
@@ -152,7 +152,7 @@ SecretWebAddress = Annotated[Secret, AfterValidator(_secret_web_address)]
 Proxy = Annotated[Secret, AfterValidator(_proxy)]
 StoreAddress = Annotated[SecretStr, AfterValidator(_store_address)]
 MaybeObjectAddress = Annotated[Annotated[str, AfterValidator(_object_address)] | None, BeforeValidator(_empty_is_none)]
-Language = Annotated[str, AfterValidator(_language)]  # one of gateway.i18n.languages
+Language = Annotated[str, AfterValidator(_language)]  # one of gateway.i18n
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 MaybeEffort = Annotated[Literal["none", "low", "medium", "high"] | None, BeforeValidator(_empty_is_none)]
 Dollars = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]  # US

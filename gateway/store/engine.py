@@ -17,8 +17,7 @@ from gateway.events import InboundMessage, SessionKey
 from gateway.journal_file import STAMPED_SESSIONS, StampedTurn
 from gateway.ports.journal import EXPIRES, InboxRow, PendingDelivery
 from gateway.store.adoption import AdoptedRange
-from gateway.store.claims import ChatClaims, WorkerIdentity, held_chats, is_held
-from gateway.store.connections import WorkerConnections
+from gateway.store.claims import ChatClaims, WorkerConnections, WorkerIdentity, held_chats, is_held
 from gateway.store.database import FIND_META, SET_META, Database
 from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros

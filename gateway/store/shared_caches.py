@@ -9,16 +9,75 @@ edition again: a transaction's result is therefore never newer than the caches (
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
 
 from gateway.ports.channel import CACHED_NOTES
+from gateway.ports.memory import FACTS_EXPIRE, ModelFact
 from gateway.store import access, account_links
 from gateway.store.access import AccessSnapshot
 from gateway.store.account_links import LinkSnapshot
-from gateway.store.database import SET_META, CachedRows, Database
-from gateway.store.model_facts import FactsByName, load_facts
-from gateway.store.row_codec import quote, unquote
+from gateway.store.database import SET_META, CachedRows, Database, SharedDatabase, upsert_sql
+from gateway.store.engine import StoreEngine
+from gateway.store.row_codec import micros, moment, quote, unquote
+
+FactsByName = dict[tuple[str, str], ModelFact]
+
+_PUT = upsert_sql("model_fact", "model", "name", "value", "at", keys=2)
+_REMOVE = "DELETE FROM model_fact WHERE model = ? AND name = ?"
+
+
+def load_facts(database: Database) -> FactsByName:
+    """Return every fact by model and name."""
+    found = database.execute("SELECT model, name, value, at FROM model_fact")
+    facts = (
+        ModelFact(model=unquote(model), name=name, value=unquote(value), at=moment(at))
+        for model, name, value, at in found
+    )
+    return {(each.model, each.name): each for each in facts}
+
+
+def prune_facts(database: SharedDatabase, now: int) -> int:
+    """Remove facts that have expired; return their number."""
+    count = database.execute(
+        "DELETE FROM model_fact WHERE at < ?", (now - FACTS_EXPIRE // timedelta(microseconds=1),)
+    ).rowcount
+    if count:
+        database.changes_cached(CachedRows.MODELS)
+    return count
+
+
+class SqlModelFacts:
+    """Facts of all gateways on one database."""
+
+    def __init__(self, engine: StoreEngine, facts: FactsByName) -> None:
+        """*facts* are the rows, which `SqlStore.adopt` replaces when another gateway has changed them."""
+        self._engine = engine
+        self._facts = facts
+
+    def facts(self) -> Mapping[tuple[str, str], ModelFact]:
+        """Return every stored fact by model and name, those of the past too. Served from memory."""
+        return MappingProxyType(self._facts)
+
+    async def change(self, put: Sequence[ModelFact], remove: Sequence[tuple[str, str]] = ()) -> None:
+        """Store *put* and remove others by model and name, in one transaction. Raises StoreUnavailable."""
+        rows = [(quote(each.model), each.name, quote(each.value), micros(each.at)) for each in put]
+        gone = [(quote(model), name) for model, name in remove]
+
+        def store(database: SharedDatabase) -> None:
+            database.executemany(_PUT, rows)
+            database.executemany(_REMOVE, gone)
+            database.changes_cached(CachedRows.MODELS)
+
+        def adopt(_: None) -> None:
+            for place in remove:
+                self._facts.pop(place, None)
+            self._facts.update({(each.model, each.name): each for each in put})
+
+        await self._engine.writer.submit(store, adopt)
+
 
 EDITIONS = "SELECT string_agg(name || ' ' || value, ',' ORDER BY name) FROM meta WHERE name LIKE 'edition.%'"
 _NOTES = "SELECT channel, name, value FROM note WHERE name LIKE ?"

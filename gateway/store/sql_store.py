@@ -37,24 +37,31 @@ from gateway.store import (
 from gateway.store.access import SqlAccess
 from gateway.store.account_links import SqlAccountLinks
 from gateway.store.alerts import SqlAlerts
-from gateway.store.claims import ChatClaims, WorkerIdentity
-from gateway.store.connections import ConnectionBalance, WorkerConnections, balance_connections
+from gateway.store.claims import ChatClaims, ConnectionBalance, WorkerConnections, WorkerIdentity, balance_connections
 from gateway.store.database import SET_META, Database, SharedDatabase
 from gateway.store.documents import SqlDocuments
-from gateway.store.earlier_files import SqlEarlierFiles
 from gateway.store.engine import Clock, StoreEngine, StoreLimits
 from gateway.store.erasure import SqlErasure
+from gateway.store.file_copies import SqlEarlierFiles
 from gateway.store.files import SqlFiles
 from gateway.store.history import SqlHistory
 from gateway.store.inspection import missing_turns
 from gateway.store.jobs import SqlJobs
 from gateway.store.journal import SqlJournal
-from gateway.store.model_facts import FactsByName, SqlModelFacts, load_facts, prune_facts
 from gateway.store.outbox import SqlOutbox
 from gateway.store.proposals import SqlProposals
 from gateway.store.records import ChannelNotes, SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
-from gateway.store.shared_caches import CachedSnapshot, SharedCaches, load_choices, load_notes
+from gateway.store.shared_caches import (
+    CachedSnapshot,
+    FactsByName,
+    SharedCaches,
+    SqlModelFacts,
+    load_choices,
+    load_facts,
+    load_notes,
+    prune_facts,
+)
 from gateway.store.shared_windows import Watchers, WorkerWindows, forget_windows, watchers_of
 from gateway.store.suspects import KilledJob, count_crash, end_trial, end_trials, forgive, free_controls, free_jobs
 from gateway.store.tables import VERSION

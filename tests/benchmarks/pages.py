@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.attachments.document_reader import SandboxedReader
-from agent.base.token_estimate import estimate_text
+from agent.base.transcript_lines import estimate_text
 from gateway.errors import FileUnavailable
 from gateway.logs import configure_logs
 from tests.benchmarks.harness import row

@@ -19,7 +19,7 @@ import typer
 
 from agent.base.disk import Disk
 from agent.memory.editing.document_commits import open_repo
-from agent.memory.storage.erasure_notes import owe_mirror, owed_scopes, pay_mirror
+from agent.memory.erasure.scope_files import owe_mirror, owed_scopes, pay_mirror
 from gateway.commands.recovery import take_mirror
 from gateway.errors import StoreUnavailable, UserError
 from gateway.journal_file import STAMP, OpenChoice

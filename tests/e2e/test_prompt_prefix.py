@@ -18,8 +18,7 @@ from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import reminders_in
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from agent.web.search_engines import WebHit
-from agent.web.web_pages import WebPages
-from agent.web.web_tools import build_fetch_tool, build_search_tool
+from agent.web.web_tools import WebPages, build_fetch_tool, build_search_tool
 from gateway.events import InboundKind, SessionKey
 from tests.e2e.agent.test_tool_questions import OutsideWorld
 from tests.e2e.agent.test_web_tools import ListEngine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from gateway.store.connections import WorkerConnections
+from gateway.store.claims import WorkerConnections
 
 
 @dataclass(eq=False)

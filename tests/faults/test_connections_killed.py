@@ -22,7 +22,7 @@ import pytest
 
 from channels.discord.adapter import DiscordChannel, DiscordShard
 from channels.discord.shards import IdentifyLimit
-from gateway.store import connections as store_connections
+from gateway.store import claims as store_connections
 from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database
 from gateway.supervisor import Supervisor

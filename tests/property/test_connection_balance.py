@@ -14,9 +14,8 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.store import connections as store_connections
-from gateway.store.claims import POLL
-from gateway.store.connections import MOVE_AFTER, WorkerConnections, balance_connections
+from gateway.store import claims as store_connections
+from gateway.store.claims import MOVE_AFTER, POLL, WorkerConnections, balance_connections
 
 _STEP = POLL.total_seconds()
 _PAUSE = 1.0  # of the supervisor, after a run has ended

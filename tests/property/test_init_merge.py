@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import UserError
 from gateway.settings.setting_names import snake
-from gateway.settings.yaml_loader import parse_yaml
+from gateway.settings.sources import parse_yaml
 from gateway.settings_writer import SettingChanges, merge_settings_text
 
 FILE = Path("/home/parlour.yaml")

@@ -11,8 +11,7 @@ import pytest
 
 from channels.kit.background import BackgroundTasks, ChatRateLimits, RepeatedActivity
 from channels.kit.bodies import read_file, require_file
-from channels.kit.followed_threads import FollowedThreads
-from channels.kit.lookups import LookupCache
+from channels.kit.chat_facts import FollowedThreads, LookupCache
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.ports.channel import IntakeResult, IntakeVerdict

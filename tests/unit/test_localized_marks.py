@@ -9,8 +9,7 @@ from channels.slack import render as slack
 from channels.telegram import render as telegram
 from channels.web import frame_codec
 from gateway.events import OutboundMessage, SessionKey
-from gateway.i18n import translate
-from gateway.i18n.languages import LANGUAGES
+from gateway.i18n import LANGUAGES, translate
 
 LONG = "word " * 60_000
 

@@ -12,8 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import LoginRefused, RetryLater, SettingsError
-from gateway.store.claims import DEAD_AFTER
-from gateway.store.connections import ConnectionBalance, WorkerConnections
+from gateway.store.claims import DEAD_AFTER, ConnectionBalance, WorkerConnections
 from gateway.supervisor import STALLED_AFTER, Supervisor
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import FakeChannel, MemoryPlatform

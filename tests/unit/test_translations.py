@@ -15,16 +15,21 @@ from babel.messages.pofile import read_po
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.i18n import FALLBACK, CatalogueEntry, catalogue_path, load_catalogue, parse_entries, translate
-from gateway.i18n.formats import format_day, format_file_size, format_moment, format_time_of_day
-from gateway.i18n.languages import (
+from gateway.i18n import (
+    FALLBACK,
     LANGUAGES,
+    CatalogueEntry,
     accepted_languages,
+    catalogue_path,
     list_languages,
+    load_catalogue,
     own_name,
+    parse_entries,
     parse_language,
     resolve_language,
+    translate,
 )
+from gateway.i18n.formats import format_day, format_file_size, format_moment, format_time_of_day
 from tests import messages
 
 OTHERS = [language for language in LANGUAGES if language != FALLBACK]

@@ -26,6 +26,8 @@ from agent.memory.erasure.scope_files import (
     clear_history,
     clear_other_files,
     clear_raw,
+    owe_mirror,
+    pay_mirror,
     remove_matching,
     remove_set_aside,
     scrub_job,
@@ -40,7 +42,6 @@ from agent.memory.erasure.word_eraser import (
 )
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
 from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, RetryJobLater
-from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.scope_documents import rewrite_history
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.journal import Job, JobAdvance

@@ -31,10 +31,9 @@ from agent.base.transcript_lines import FORGOTTEN, entry_id
 from agent.memory.editing.memory_versions import remembering_turn
 from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore
 from agent.memory.editing.text_operations import RemoveLines
-from agent.memory.erasure.scope_files import blank_raw
+from agent.memory.erasure.scope_files import blank_raw, owe_mirror, pay_mirror
 from agent.memory.history.history_files import sentences
 from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
-from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.scope_documents import ScopeDocuments
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.update.notes import QUOTED

@@ -20,10 +20,9 @@ import structlog
 
 from agent.base.scopes import scope_folder
 from agent.base.transcript_lines import decode, encode, kind_of, parse_time
-from agent.memory.erasure.scope_files import SESSIONS, ErasureStorage
+from agent.memory.erasure.scope_files import SESSIONS, ErasureStorage, owe_mirror, pay_mirror
 from agent.memory.erasure.word_match import ALL, without_words
 from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
-from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, Line

@@ -22,6 +22,8 @@ from agent.memory.erasure.scope_files import (
     ReferencedAttachments,
     build_id_filter,
     clear_raw,
+    owe_mirror,
+    pay_mirror,
     scope_paths,
     scrub_job,
 )
@@ -29,7 +31,6 @@ from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
 from agent.memory.erasure.word_match import ALL, blank_value, without_entries, without_words
 from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
 from agent.memory.jobs.scope_lock import ScopeLock
-from agent.memory.storage.erasure_notes import owe_mirror, pay_mirror
 from agent.memory.storage.scope_documents import SOUL, change_document, rewrite_history, select_documents
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import ScopeMove

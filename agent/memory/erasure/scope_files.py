@@ -1,23 +1,27 @@
 """Erase words from the files of a scope's folder and from its history.
 
 Matching lines are cleared, other matching files removed. Plain functions block.
+
+Erasures, deletions and retention that have begun have a note in the folder, each its own. The store knows its erasures,
+but a store that is lost does not, and `parlour mirror import` must not bring words back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.base.disk import Disk, is_half_made
+from agent.base.disk import Disk, is_half_made, wait_for_thread
 from agent.base.file_facts import blobs_in, facts_in
-from agent.base.scopes import find_scopes, scope_folder
+from agent.base.scopes import find_scopes, list_scopes, scope_folder
 from agent.base.transcript_lines import FORGOTTEN, decode, encode
 from agent.memory.erasure.word_match import (
     ErasurePattern,
@@ -42,6 +46,32 @@ if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs
     from gateway.store.records import SqlTurnRecords
     from gateway.store.transcripts import SqlTranscripts
+
+_NOTES = Path("memory") / ".mirror" / "erasures"
+
+
+async def owe_mirror(home: Path, scope: str, disk: Disk, *, erasure: str) -> None:
+    """Note, durably, that *erasure*, of any name, is about to erase words from *scope*. Raises OSError."""
+    if scope_folder(home, scope).is_dir():
+        await wait_for_thread(asyncio.to_thread(disk.replace, _note(home, scope, erasure), b""))
+
+
+async def pay_mirror(home: Path, scope: str, disk: Disk, *, erasure: str) -> None:
+    """Note that no file of *scope* has the words of *erasure* any more. Raises OSError."""
+    path = _note(home, scope, erasure)
+    if path.exists():
+        await wait_for_thread(asyncio.to_thread(disk.remove, path))
+
+
+def owed_scopes(home: Path) -> Sequence[str]:
+    """Return the scopes whose files may have erased words. Blocks."""
+    scopes = ("", *list_scopes(home))
+    return [scope or "the home" for scope in scopes if any((scope_folder(home, scope) / _NOTES).glob("*"))]
+
+
+def _note(home: Path, scope: str, erasure: str) -> Path:
+    return scope_folder(home, scope) / _NOTES / hashlib.sha256(erasure.encode()).hexdigest()[:16]
+
 
 SCRUB = "scrub"  # kind of the job that erases deleted data from the journal's pages
 OWN_FILES, SESSIONS = "files", "sessions"

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.base import transcript_lines as build
-from agent.base.token_estimate import BYTES_PER_TOKEN, estimate_messages
-from agent.base.transcript_lines import kind_of
+from agent.base.transcript_lines import BYTES_PER_TOKEN, estimate_messages, kind_of
 from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW, PromptWindow, WindowTurn, apply_trim, render
 from agent.memory.prompt.turn_messages import turn_messages
 from agent.memory.storage.messages import MessageRange

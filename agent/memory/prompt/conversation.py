@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from agent.base.token_estimate import estimate_messages
-from agent.base.transcript_lines import decode_lines, deleted_ids, kind_of
+from agent.base.transcript_lines import decode_lines, deleted_ids, estimate_messages, kind_of
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, fits, mark_due, overdue, weigh_lines
 from agent.memory.prompt.prompt_window import (
     AuxiliaryContent,

@@ -16,7 +16,7 @@ from cachetools import LRUCache
 
 from agent.base import transcript_lines as build
 from agent.base.scopes import SHARED
-from agent.base.token_estimate import estimate_text
+from agent.base.transcript_lines import estimate_text
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptSnapshot
 from agent.memory.prompt.turn_messages import turn_messages

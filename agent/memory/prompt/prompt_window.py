@@ -9,11 +9,12 @@ from datetime import datetime
 from typing import Any
 
 from agent.base.file_facts import ASIDE, facts_for_replay, facts_in
-from agent.base.token_estimate import estimate_messages, estimate_text
 from agent.base.transcript_lines import (
     FORGOTTEN,
     consolidated_index,
     deleted_ids,
+    estimate_messages,
+    estimate_text,
     from_user,
     is_replaced,
     kind_of,

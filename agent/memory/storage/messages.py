@@ -24,13 +24,13 @@ from cachetools import LRUCache
 
 from agent.base.file_facts import ASIDE, UNTRUSTED, fact_line, facts_in
 from agent.base.file_facts import TAINTED as TAINTED
-from agent.base.token_estimate import estimate_text
 from agent.base.transcript_lines import (
     FORGOTTEN,
     consolidated_index,
     decode_lines,
     deleted_ids,
     entry_id,
+    estimate_text,
     indent_lines,
     is_replaced,
     kind_of,

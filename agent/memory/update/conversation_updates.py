@@ -19,7 +19,7 @@ import structlog
 
 from agent.base import transcript_lines as build
 from agent.base.scopes import scope_folder
-from agent.base.token_estimate import estimate_text
+from agent.base.transcript_lines import estimate_text
 from agent.llm.chat_model import ChatModel
 from agent.llm.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, outage_delay, reduced_limit, unlimited
 from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, RetryJobLater

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import structlog
 
 from agent.base.file_facts import UNTRUSTED
-from agent.base.token_estimate import estimate_text
+from agent.base.transcript_lines import estimate_text
 from agent.llm.model_calls import (
     CUT_OFF,
     LlmProvider,

@@ -21,8 +21,7 @@ import structlog
 
 from agent.base.disk import Disk
 from agent.base.one_line import one_line
-from agent.base.token_estimate import estimate_text
-from agent.base.transcript_lines import utc_now
+from agent.base.transcript_lines import estimate_text, utc_now
 from agent.llm.model_calls import (
     LlmProvider,
     ProviderReply,

@@ -20,9 +20,8 @@ from psycopg.raw_cursor import RawServerCursor
 
 from gateway.errors import StoreUnavailable, UserError
 from gateway.journal_file import fault_line as file_fault_line
-from gateway.store.earlier_files import TABLES as EARLIER_TABLES
-from gateway.store.earlier_files import drop_tables
-from gateway.store.file_copies import store_bytes
+from gateway.store.file_copies import TABLES as EARLIER_TABLES
+from gateway.store.file_copies import drop_tables, store_bytes
 from gateway.store.objects import ObjectStore
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection

@@ -16,8 +16,8 @@ from agent.memory import file_adoption as earlier_files
 from agent.memory.file_adoption import build_filter, drop_earlier_files, fetch_earlier_files
 from gateway.errors import UserError
 from gateway.ports.memory import CACHE
-from gateway.store.earlier_files import SqlEarlierFiles
 from gateway.store.engine import StoreLimits
+from gateway.store.file_copies import SqlEarlierFiles
 from gateway.store.objects import DirectoryObjects, ObjectStore
 from gateway.store.postgres import open_database
 from gateway.store.sql_store import SqlStore

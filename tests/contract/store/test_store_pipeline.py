@@ -18,7 +18,8 @@ from gateway.events import SessionKey
 from gateway.ports.journal import AcceptOutcome
 from gateway.store.database import BatchedOperation, Database, QueryResult
 from gateway.store.engine import StoreLimits
-from gateway.store.postgres import open_database, pipeline, schema
+from gateway.store.postgres import connection as postgres_connection
+from gateway.store.postgres import open_database, schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
@@ -63,13 +64,13 @@ async def test_messages_of_many_chats_take_the_exchanges_of_one(
 ) -> None:
     """Accepting in twenty chats at once exchanges as often with the server as accepting in one."""
     counts = [0]
-    run = pipeline._run
+    run = postgres_connection._run
 
     def counted(*parameters: Any) -> Any:
         counts[-1] += 1
         return run(*parameters)
 
-    monkeypatch.setattr(pipeline, "_run", counted)
+    monkeypatch.setattr(postgres_connection, "_run", counted)
     for keys in CHATS[:1], CHATS[1:6]:
         await asyncio.gather(*(accept(store, said(key=key)) for key in keys))
         counts.append(0)

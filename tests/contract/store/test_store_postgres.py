@@ -21,8 +21,8 @@ from gateway.ports.memory import ErasureFilter
 from gateway.settings import load_settings
 from gateway.store import erasure
 from gateway.store.database import Database
-from gateway.store.earlier_files import TABLES as EARLIER_TABLES
 from gateway.store.engine import StoreLimits
+from gateway.store.file_copies import TABLES as EARLIER_TABLES
 from gateway.store.postgres import open_database, open_store, schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore

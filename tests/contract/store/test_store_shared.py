@@ -19,7 +19,7 @@ from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import AccessChange, AccessEntry, AccessStatus
 from gateway.ports.channel import CACHED_NOTES
 from gateway.ports.journal import AcceptOutcome, Job, PartState, TurnLease
-from gateway.store import claims, connections, turn_commits
+from gateway.store import claims, turn_commits
 from gateway.store.database import Database, SharedDatabase
 from gateway.store.engine import StoreLimits
 from gateway.store.postgres import open_database, open_store, schema, worker_locks
@@ -570,7 +570,7 @@ async def test_a_dead_workers_connection_is_taken_over(team: Workers, monkeypatc
         await team.kill(first)
         await waiting
         assert holder_of(team) == second._engine.owner
-        monkeypatch.setattr(connections, "DEAD_AFTER", timedelta(seconds=0.5))
+        monkeypatch.setattr(claims, "DEAD_AFTER", timedelta(seconds=0.5))
         await first.connections.wait_lost(LINE)
 
 

@@ -15,8 +15,8 @@ from gateway.errors import SchemaTooNew, StoreUnavailable
 from gateway.events import SessionKey
 from gateway.health.network_checks import server_findings
 from gateway.store.database import Database
-from gateway.store.earlier_files import drop_tables
 from gateway.store.engine import StoreLimits
+from gateway.store.file_copies import drop_tables
 from gateway.store.migrations import ALONE, MIGRATIONS, Migration
 from gateway.store.postgres import open_database, schema
 from gateway.store.postgres.connection import PostgresConnection

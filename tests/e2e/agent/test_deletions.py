@@ -14,9 +14,9 @@ import pytest
 from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.erasure import message_deletions
 from agent.memory.erasure.message_deletions import DELETION_JOBS
+from agent.memory.erasure.scope_files import owed_scopes
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.prompt.due_jobs import SUMMARISE, prompt_of
-from agent.memory.storage.erasure_notes import owed_scopes
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.update.conversation_updates import UPDATE_JOBS
 from gateway.events import InboundKind, PlatformAccount

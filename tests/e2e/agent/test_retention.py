@@ -12,7 +12,7 @@ import pytest
 from agent.base.disk import Disk
 from agent.base.transcript_lines import FORGOTTEN
 from agent.memory.erasure.retention import RetentionJob
-from agent.memory.storage.erasure_notes import owed_scopes
+from agent.memory.erasure.scope_files import owed_scopes
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from agent.memory.storage.transcript_files import read_transcript
 from gateway.events import SessionKey

@@ -14,8 +14,7 @@ from aiohttp import web
 from PIL import Image
 
 from agent.turns.agent_loop import MOST_PICTURES
-from agent.web.web_pages import WebPages
-from agent.web.web_tools import build_fetch_tool
+from agent.web.web_tools import WebPages, build_fetch_tool
 from tests.e2e.agent.test_purge import wait_until_purged
 from tests.e2e.agent.test_web_tools import OFF, fetch
 from tests.fakes import sample_files

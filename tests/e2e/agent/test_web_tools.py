@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from agent.base.token_estimate import estimate_messages
+from agent.base.transcript_lines import estimate_messages
 from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import Tool
 from agent.tools.toolbox import GROUP as TOOL_ENTRY_POINTS
 from agent.web.search_engines import SearchAge, WebHit
-from agent.web.web_pages import WebPages
-from agent.web.web_tools import build_fetch_tool, build_search_tool
+from agent.web.web_tools import WebPages, build_fetch_tool, build_search_tool
 from gateway.installation import load_entry_points
 from tests.fakes import sample_files
 from tests.fakes.file_gateway import SCOPE

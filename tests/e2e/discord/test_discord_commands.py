@@ -11,8 +11,7 @@ import pytest
 
 from channels.discord.interactions import definition
 from gateway.events import ChatKind, InboundMessage, MessagePart, OutboundKind, OutboundMessage, turn_id
-from gateway.i18n import translate
-from gateway.i18n.languages import LANGUAGES
+from gateway.i18n import LANGUAGES, translate
 from gateway.ports.channel import IntakeResult, IntakeVerdict
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_interactions import FakeInteraction

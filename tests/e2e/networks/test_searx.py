@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from agent.web.search_engines import SearchAccess, clean_hits, open_searxng
-from agent.web.web_pages import WebPages
+from agent.web.web_tools import WebPages
 from gateway.errors import ToolFailed
 
 FOLDER = Path(os.environ.get("PARLOUR_TEST_SEARX", "/"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.base import transcript_lines as build
-from agent.base.token_estimate import estimate_messages
+from agent.base.transcript_lines import estimate_messages
 from agent.llm.chat_model import ChatReply, TokenUsage, ToolCall
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import Attachment

@@ -24,7 +24,7 @@ from gateway.errors import (
     StoreUnavailable,
 )
 from gateway.ports.memory import FACTS_EXPIRE, ModelFact
-from gateway.store.model_facts import SqlModelFacts
+from gateway.store.shared_caches import SqlModelFacts
 from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, memory_tools, request
 from tests.fakes.strict_requests import RequestRule, violations
 from tests.fakes.turns import WallClock

@@ -13,8 +13,7 @@ from agent.tools.memory_tools import facts_in, format_hits, format_lines
 from agent.tools.offline_model import open_model
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ModelRefused
-from gateway.i18n import translate
-from gateway.i18n.languages import LANGUAGES
+from gateway.i18n import LANGUAGES, translate
 from gateway.installation import operator_command
 from tests.fakes.llm_context import FakeSearchIndex, context, memory_tools, request
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from agent.base import transcript_lines as build
-from agent.base.token_estimate import estimate_messages
+from agent.base.transcript_lines import estimate_messages
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, overdue
 from agent.memory.prompt.prompt_window import PromptWindow, apply_trim, apply_trims, fold, render
 from agent.memory.prompt.turn_messages import turn_messages

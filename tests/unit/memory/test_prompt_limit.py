@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from agent.base import transcript_lines as build
-from agent.base.token_estimate import estimate_message, estimate_messages
+from agent.base.transcript_lines import estimate_message, estimate_messages
 from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.due_jobs import CONSOLIDATE, due_jobs, prompt_of
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt

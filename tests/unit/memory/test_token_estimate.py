@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.base.token_estimate import PICTURE_TOKENS, estimate_message, estimate_messages, estimate_text
+from agent.base.transcript_lines import PICTURE_TOKENS, estimate_message, estimate_messages, estimate_text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.kit.background import TokenBucket
-from channels.kit.followed_threads import FollowedThreads
+from channels.kit.chat_facts import FollowedThreads
 from channels.slack import SlackSettings, plugin
 from channels.slack.inbound import SlackReadCursors, number, parse_user
 from channels.slack.oauth_scopes import SCOPES, missing

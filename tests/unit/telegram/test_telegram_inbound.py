@@ -18,8 +18,7 @@ from channels.telegram.inbound import POLL_SECONDS
 from gateway.admission import RejectionReason
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.events import ChatKind, InboundKind, InboundMessage
-from gateway.i18n import translate
-from gateway.i18n.languages import LANGUAGES
+from gateway.i18n import LANGUAGES, translate
 from gateway.logs import configure_logs
 from gateway.ports.channel import IntakeResult, IntakeVerdict, PlatformEvent
 from gateway.quarantine import Quarantine, list_events

@@ -7,8 +7,15 @@ import re
 import pytest
 
 from gateway.events import MessageButton
-from gateway.i18n import ChatLanguage, command_names, command_prefix, load_catalogue, translate, with_command_prefix
-from gateway.i18n.languages import LANGUAGES
+from gateway.i18n import (
+    LANGUAGES,
+    ChatLanguage,
+    command_names,
+    command_prefix,
+    load_catalogue,
+    translate,
+    with_command_prefix,
+)
 from gateway.text import append_commands
 
 _TYPED = re.compile(rf"(?<![\w.:/<])/(?:{'|'.join(command_names())}|\{{)(?![\w-])")

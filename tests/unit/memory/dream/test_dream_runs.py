@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.base.token_estimate import estimate_messages
+from agent.base.transcript_lines import estimate_messages
 from agent.memory.storage.scope_documents import line_fingerprint
 from agent.memory.update.dream_phases import TOKENS_IN
 from agent.memory.update.dreamer import DreamSchedule
