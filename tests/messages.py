@@ -21,7 +21,7 @@ from pathlib import Path
 from string import Formatter
 
 from agent.tasks.task import TaskState
-from agent.tools.call_record import CallOutcome
+from agent.tools.call_record import WORDED, CallOutcome
 from agent.tools.rights import RefusalRule
 from agent.turns.chat_profiles import ModelChoiceOrigin
 from channels.kit.uploads import UploadRefusalReason
@@ -54,6 +54,7 @@ KEY_FIELDS = {
     "memory.edit_{}": {"added", "removed", "replaced"},
     "approvals.{}": {"yes", "no"},
     "approvals.why_{}": {"untrusted", "many", "deleted"},
+    "steps.{}": set(WORDED),
     "tools.outcome_{}": {outcome.value for outcome in CallOutcome if outcome is not CallOutcome.REFUSED},
     "tools.refused_{}": {rule.value for rule in RefusalRule},
     "tools.place_{}": {"page", "chapter", "sheet"},

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from zoneinfo import ZoneInfo
 
-from agent.base.one_line import show_escapes
+from agent.base.one_line import one_line, show_escapes
 from agent.base.transcript_lines import decode, kind_of, parse_time
 from agent.llm.chat_model import ToolCall
 from agent.memory.storage.stored_sessions import StoredSessions
@@ -17,6 +18,9 @@ from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import LONGEST_SHOWN, MOST_QUESTIONS
 from gateway.events import SessionKey, short_turn_id
+from gateway.i18n import translate
+from gateway.i18n.formats import format_moment
+from gateway.ports.channel import CallStep
 from gateway.ports.journal import Line
 
 
@@ -103,6 +107,91 @@ def _outcome(result: Line) -> CallOutcome:
     if text == STOPPED:
         return CallOutcome.STOPPED
     return CallOutcome.ERROR if result.get("error") else CallOutcome.DONE
+
+
+# -- calls as people see them ----------------------------------------------------------------------
+
+_LONGEST_WORDS = 160  # characters of an argument
+_LONGEST_ERROR = 200
+# The arguments that the words of our own tools name; those of other tools are shown as a line.
+WORDED: Mapping[str, Sequence[str]] = {
+    "compute": (),
+    "file_delete": ("name",),
+    "file_read": ("name",),
+    "file_write": ("name",),
+    "files_list": (),
+    "files_search": ("query",),
+    "memory_edit": (),
+    "memory_get": ("source",),
+    "memory_search": ("query",),
+    "read_result": (),
+    "remember": ("fact",),
+    "remind": ("what",),
+    "reminder_change": ("id",),
+    "reminders": (),
+    "send_file": ("name",),
+    "task": ("goal",),
+    "vector_search": ("query",),
+    "web_fetch": ("url",),
+    "web_search": ("query",),
+}
+
+
+def call_words(call: ToolCall, zone: str, language: str) -> str:
+    """Return what *call* does as one line of plain text, with times in the IANA *zone*."""
+    given, names = decode(call.arguments or "{}"), WORDED.get(call.name)
+    values = {} if given is None else {name: _line_of(given.get(name)) for name in names or ()}
+    if given is None or names is None or not all(values.values()):
+        record = ToolCallRecord(turn="", number=0, tool=call.name, arguments=call.arguments, outcome=CallOutcome.DONE)
+        return one_line(f"{call.name}: {record.summary}" if record.summary else call.name, _LONGEST_WORDS)
+    if call.name == "remind":
+        values["when"] = _reminder_time(given, zone, language)
+        return translate("steps.remind" if values["when"] else "steps.remind_once", language, **values)
+    return translate(f"steps.{call.name}", language, **values)
+
+
+def _line_of(value: object) -> str:
+    return one_line(show_escapes(value), _LONGEST_WORDS) if isinstance(value, str) else ""
+
+
+def _reminder_time(arguments: Mapping[str, object], zone: str, language: str) -> str:
+    """Return when a reminder comes, in words; "" if its arguments give no time."""
+    at, minutes = parse_time(arguments.get("at")), arguments.get("in_minutes")
+    if arguments.get("at") and at is not None:
+        return format_moment(at.replace(tzinfo=ZoneInfo(zone)), zone, language)
+    return translate("steps.in_minutes", language, count=minutes) if isinstance(minutes, int) and minutes > 0 else ""
+
+
+def call_steps(lines: Sequence[Line], zone: str, language: str, *, is_running: bool = False) -> Iterator[CallStep]:
+    """Yield the calls of a turn as people see them; while it *is_running*, those without a result run."""
+    results = {str(line.get("tool_call_id", "")): line for line in lines if line.get("role") == "tool"}
+    for call in (call for line in lines for call in line.get("tool_calls") or ()):
+        result = results.get(str(call["id"]))
+        made = inner_call(ToolCall(str(call["id"]), str(call["function"]["name"]), str(call["function"]["arguments"])))
+        outcome = _outcome(result or {})
+        has_failed = outcome in (CallOutcome.ERROR, CallOutcome.REFUSED)
+        yield CallStep(
+            words=call_words(made, zone, language),
+            state="running" if is_running and result is None else outcome.value,
+            seconds=float((result or {}).get("seconds", 0.0)),
+            error=one_line(show_escapes(str((result or {}).get("content", ""))), _LONGEST_ERROR) if has_failed else "",
+        )
+
+
+def reasoning_of(lines: Iterable[Line]) -> str:
+    """Return the reasoning that is stored with the model's messages, in the providers' forms; "" without any."""
+    messages = [(line.get("thinking") or {}).get("message") or {} for line in lines]
+    return "\n\n".join(filter(None, (_reasoning(each).strip() for each in messages)))
+
+
+def _reasoning(message: Mapping[str, object]) -> str:
+    plain = message.get("reasoning_content") or message.get("reasoning")
+    if isinstance(plain, str):
+        return plain
+    blocks = message.get("thinking_blocks") or message.get("reasoning_details")
+    parts = [each for each in blocks if isinstance(each, Mapping)] if isinstance(blocks, list) else []
+    texts = [each.get("thinking") or each.get("text") or each.get("summary") for each in parts]
+    return "\n".join(each for each in texts if isinstance(each, str))
 
 
 # -- calls that were refused or asked about --------------------------------------------------------

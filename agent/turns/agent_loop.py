@@ -390,6 +390,8 @@ class AgentLoop:
         """Run the tool calls that have no result yet; return True if the model must answer now."""
         draft, is_last = turn.draft, False
         toolbox = turn.profile.toolbox
+        if draft.has_calls:
+            turn.show_steps()
         for batch in toolbox.batches(draft.open_calls):
             results: dict[str, CallResult] = {}
             for n, call in enumerate(batch, len(draft.finished_calls)):
@@ -416,8 +418,10 @@ class AgentLoop:
                     is_untrusted=each.is_untrusted,
                     is_error=each.is_error,
                     rule=each.rule or "",
+                    seconds=each.seconds,
                 )
                 steps.append(step)
+            turn.show_steps()
             await self._store.step(turn.lease, *steps)
         return is_last or bool(draft.questions) or len(draft.finished_calls) >= self._max_calls
 
@@ -442,12 +446,14 @@ class AgentLoop:
             return decided
         if not toolbox.is_repeatable(call):
             await self._store.step(turn.lease, draft.intent(call))
-        effects = StagedEffects()
+        effects, loop = StagedEffects(), asyncio.get_running_loop()
+        began = loop.time()
         turn.show_call(toolbox.inner(call))
         try:
             outcome = await toolbox.run(call, self._tool_context(turn, call, effects))
         finally:
             turn.end_call(call)
+        seconds = loop.time() - began
         effects.sources = encode_sources(outcome.sources)
         text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects, is_cut=outcome.is_cut)
         notes = await self._send_files(turn, outcome.files, effects)
@@ -455,7 +461,7 @@ class AgentLoop:
             notes.append(await self._show_picture(turn, call, outcome.picture, effects))
         text = "\n".join([text + effects.footer, *notes])
         is_untrusted = outcome.is_untrusted or effects.is_untrusted
-        return CallResult(text, effects, is_untrusted=is_untrusted, is_error=outcome.is_error)
+        return CallResult(text, effects, is_untrusted=is_untrusted, is_error=outcome.is_error, seconds=seconds)
 
     async def _send_files(self, turn: Turn, files: Sequence[ResultFile], effects: StagedEffects) -> list[str]:
         """Stage the files of a result; return a line about each for the model."""

@@ -36,6 +36,7 @@ class CallResult:
     is_untrusted: bool = False
     is_error: bool = False
     rule: RefusalRule | None = None  # that refused the call
+    seconds: float = 0.0  # that it ran
 
 
 class CallReviewer:

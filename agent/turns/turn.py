@@ -31,12 +31,14 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import apply_trims
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tasks.task_access import TaskAccess, TaskServices
+from agent.tools.call_record import call_steps
 from agent.tools.tool import ToolKind
 from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turns.chat_profiles import ChatProfile
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports.access import CappedSender, MessageContext, capped_sender
+from gateway.ports.channel import CallStep
 from gateway.ports.journal import InboxRow, Job, Line, LinkFinder, NullPreview, Preview, TurnLease
 from gateway.text import comparable_address, find_addresses
 from gateway.text.linked_addresses import LONGEST
@@ -141,6 +143,7 @@ class Turn:
     is_watched: bool = False  # the answer is streamed only where a stream would be seen: it costs CPU
     pictured: set[str] = field(default_factory=set)  # ids of calls whose picture is being stored
     _calls: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)  # by id: tool, progress
+    _steps: tuple[CallStep, ...] = field(default=(), init=False)
 
     # how far it is
     task: asyncio.Task[None] | None = None
@@ -287,10 +290,15 @@ class Turn:
         self._calls.pop(call.id, None)
         self._show_status()
 
+    def show_steps(self) -> None:
+        """Show the tool calls so far; those without a result run."""
+        self._steps = tuple(call_steps(self.draft.lines, self.zone, self.language, is_running=True))
+        self._show_status()
+
     def _show_status(self) -> None:
         name, progress = next(reversed(self._calls.values()), ("", ""))
         self.tool = name
-        self.preview.status(f"{name}: {progress}" if progress else name)
+        self.preview.status(f"{name}: {progress}" if progress else name, self._steps)
 
     # -- /stop -----------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from gateway.ports.journal import (
     TurnStep,
 )
 
+_LEAST_SECONDS = 0.1  # of a call that is stored with its time
 _STAGED = (
     "remember",
     "send",
@@ -259,12 +260,14 @@ class TurnDraft:
         is_untrusted: bool = False,
         is_error: bool = False,
         rule: str = "",
+        seconds: float = 0.0,
     ) -> TurnStep:
         """Add the result of *call* and the effects it staged. An untrusted result taints the turn.
 
-        *rule* is the rule that refused the call.
+        *rule* is the rule that refused the call; one that ran took *seconds*.
         """
         extra: dict[str, Any] = {"origin": UNTRUSTED} if is_untrusted else {}
+        extra |= {"seconds": round(seconds, 1)} if seconds >= _LEAST_SECONDS else {}
         extra |= {"error": True} if is_error else {}
         extra |= {"refused": str(rule)} if rule else {}
         if effects is not None and effects.remember:

@@ -28,7 +28,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.i18n import FALLBACK, translate
-from gateway.ports.channel import ChatActivity, DisplayedMessage, IntakeResult
+from gateway.ports.channel import CallStep, ChatActivity, DisplayedMessage, IntakeResult
 from gateway.text import button_rows, find_command, render_plain, sanitize, split_bounded
 from gateway.text.message_text import is_source
 
@@ -336,6 +336,8 @@ def _line(line: DisplayedMessage, address: Address) -> Frame:
         "state": line.state,
         **({"replaces": line.replaces} if line.replaces else {}),
         **({"partial": True} if line.is_partial else {}),
+        **({"steps": line.steps} if line.steps else {}),
+        **({"reasoning": True} if line.has_reasoning else {}),
         **({"part": line.part, "buttons": _button_frames(line.choices)} if line.choices else {}),
         **_source_fields(line.sources),
         **_link_fields(line.links),
@@ -389,8 +391,16 @@ def trouble_line(line: str) -> Frame:
 
 
 def activity(what: ChatActivity) -> Frame:
-    """Return typing or a status, begun or over."""
-    return {"type": "activity", "on": what.on, "text": sanitize(what.text)}
+    """Return typing or a status, begun or over, with the turn's tool calls so far."""
+    frame: dict[str, Any] = {"type": "activity", "on": what.on, "text": sanitize(what.text)}
+    if what.steps:
+        frame |= {"turn": what.turn, "steps": [step_frame(each) for each in what.steps]}
+    return frame
+
+
+def step_frame(step: CallStep) -> Frame:
+    """Return a tool call as a window shows it."""
+    return {**asdict(step), "words": sanitize(step.words), "error": sanitize(step.error)}
 
 
 def pong() -> Frame:

@@ -200,6 +200,8 @@ def _newest_first(lines: Sequence[DisplayedMessage], longest: int, language: str
                     id=f"{line.id}.{n}",
                     message_id="",
                     replaces="",
+                    steps=0,
+                    has_reasoning=False,
                     text=pieces[n],
                     attachments=files,
                     choices=choices,

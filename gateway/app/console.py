@@ -15,6 +15,7 @@ from agent.commands.memory_lists import format_source
 from agent.reminders.reminder import Reminder, chat_titles, reminders_in
 from agent.tasks.task import tasks_in
 from agent.tasks.task_jobs import state_words
+from agent.tools.call_record import call_steps, reasoning_of
 from agent.tools.offline_model import is_offline
 from agent.turns.chat_profiles import stored_guild
 from gateway.app.chat_settings import build_scope_guess
@@ -269,7 +270,7 @@ class GatewayPersonPanels:
         store = self._app.store
         scope = await store.records.scope_of(key)
         stored = None if scope is None else await store.transcripts.find(scope, key, turn)
-        if stored is None:
+        if scope is None or stored is None:
             return None
         lines = await asyncio.to_thread(decode_lines, stored.body)
         times = [parse_time(line.get("seen") or line.get("timestamp")) for line in lines if line.get("role") == "user"]
@@ -286,6 +287,8 @@ class GatewayPersonPanels:
             tokens_cached=tokens_cached,
             cost=str(format_usage(rows, self._locales.language(key))["cost"]) if rows else "",
             seconds=0.0 if asked_at is None else max((stored.at - asked_at).total_seconds(), 0.0),
+            steps=tuple(call_steps(lines, self._locales.zone(scope), self._locales.language(key))),
+            reasoning=reasoning_of(lines),
         )
 
     def models(self, key: SessionKey) -> ModelOffer:

@@ -19,7 +19,7 @@ from gateway.delivery.part_planner import DeliveryContext, GrowingText, backoff,
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
-from gateway.ports.channel import ChatActivity
+from gateway.ports.channel import CallStep, ChatActivity
 from gateway.ports.journal import DelayedDelivery, LinkFinder, NullPreview, PartState, Preview, TurnLease
 from gateway.text import LengthUnit
 
@@ -73,7 +73,8 @@ class TurnPreview:
         self._is_placed = context.uses_placeholders(channel, self._message(""))
         self._strikes = 0
         self._status = ""
-        self._said = ""  # the status as it was last shown
+        self._steps: Sequence[CallStep] = ()  # the turn's tool calls
+        self._said: tuple[str, Sequence[CallStep]] = ("", ())  # status and tool calls as they were last shown
         self._status_due = 0.0  # when another may be shown
         self._before = context.previews.get(lease.turn)
         context.previews[lease.turn] = self
@@ -91,9 +92,9 @@ class TurnPreview:
         self._text, self._links = text, links
         self._wake.set()
 
-    def status(self, text: str) -> None:
-        """Show a status line; "" clears it."""
-        self._status = text
+    def status(self, text: str, steps: Sequence[CallStep] = ()) -> None:
+        """Show a status line, "" clears it; and the tool calls so far."""
+        self._status, self._steps = text, steps
         self._wake.set()
 
     async def close(self) -> None:
@@ -131,7 +132,7 @@ class TurnPreview:
         finally:
             if self._context.previews.get(self._lease.turn) is self:
                 del self._context.previews[self._lease.turn]
-            await self._show_activity(ChatActivity(key=self._lease.key, on=False))
+            await self._show_activity(self._activity(on=False))
 
     async def _wait(self) -> None:
         """Wait until there is something to do: a word from outside, a text that is due, the fifteen seconds."""
@@ -140,7 +141,7 @@ class TurnPreview:
             waits.append(self._seconds_left())
         if self._elapsed() < _SAYS_STOP_AFTER:
             waits.append(_SAYS_STOP_AFTER - self._elapsed())
-        if self._status_text() != self._said:
+        if (self._status_text(), self._steps) != self._said:
             waits.append(self._status_due - self._loop.time())
         with suppress(TimeoutError):
             async with asyncio.timeout(max(min(waits), 0.0) if waits else None):
@@ -164,9 +165,13 @@ class TurnPreview:
 
     async def _show_status(self) -> None:
         text = self._status_text()
-        if text != self._said and self._loop.time() >= self._status_due:
-            self._said, self._status_due = text, self._loop.time() + _STATUS_EVERY
-            await self._show_activity(ChatActivity(key=self._lease.key, on=True, text=text))
+        if (text, self._steps) != self._said and self._loop.time() >= self._status_due:
+            self._said, self._status_due = (text, self._steps), self._loop.time() + _STATUS_EVERY
+            await self._show_activity(self._activity(text))
+
+    def _activity(self, text: str = "", *, on: bool = True) -> ChatActivity:
+        turn = self._lease.turn if self._steps else ""
+        return ChatActivity(key=self._lease.key, on=on, text=text, turn=turn, steps=self._steps)
 
     async def _show_activity(self, activity: ChatActivity) -> None:
         if not self._channel.capabilities.shows_activity:

@@ -109,12 +109,24 @@ class ChannelCapabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallStep:
+    """A tool call of a turn as people see it."""
+
+    words: str  # plain text, in the language of the chat
+    state: str  # running, or a `CallOutcome`
+    seconds: float = 0.0  # 0 = less than a tenth, or unknown
+    error: str = ""  # the beginning of the result of a call that failed or was refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatActivity:
     """Activity to show in a chat while a turn runs. An empty `text` is plain typing; `on` False ends it."""
 
     key: SessionKey
     on: bool
     text: str = ""
+    turn: str = ""  # that `steps` belong to
+    steps: Sequence[CallStep] = ()  # its tool calls so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +199,8 @@ class DisplayedMessage:
     is_partial: bool = False  # an answer that was stopped, or whose stream broke
     links: tuple[str, ...] | None = None  # as in OutboundMessage
     sources: tuple[AnswerSource, ...] = ()  # of the turn's answer, which `text` lists
+    steps: int = 0  # tool calls of the turn, on its last line by the bot
+    has_reasoning: bool = False  # some was stored, on the same line
     part: str = ""  # the message part that has `choices`
     choices: tuple[MessageButton, ...] = ()  # buttons that can still be pressed
 
@@ -309,6 +323,8 @@ class TurnDetails:
     tokens_cached: int = 0  # a part of `tokens_in`
     cost: str = ""  # in words, in the language of the chat
     seconds: float = 0.0  # from the message to its answer; 0 = unknown
+    steps: Sequence[CallStep] = ()
+    reasoning: str = ""  # as far as it was stored: with tool calls, and where the provider wants it back
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
 from gateway.events import InboundKind, InboundMessage, MessagePart, OutboundMessage, Role, SessionKey
+from gateway.ports.channel import CallStep
 
 Line: TypeAlias = Mapping[str, Any]  # one transcript line
 
@@ -321,8 +322,8 @@ class Preview(Protocol):
         *links* returns the only addresses of a text that may be links; None = all may.
         """
 
-    def status(self, text: str) -> None:
-        """Show the current action (a tool's name) if the channel can; an empty text clears it."""
+    def status(self, text: str, steps: Sequence[CallStep] = ()) -> None:
+        """Show the current action (a tool's name) and the tool calls so far if the channel can; "" clears the first."""
 
     async def close(self) -> None:
         """Stop editing and typing, on every path. Waits briefly for the running call.
@@ -339,7 +340,7 @@ class NullPreview:
     def show(self, text: str, links: LinkFinder | None = None) -> None:
         """Show nothing."""
 
-    def status(self, text: str) -> None:
+    def status(self, text: str, steps: Sequence[CallStep] = ()) -> None:
         """Show nothing."""
 
     async def close(self) -> None:

@@ -249,8 +249,22 @@ def _seen_turns(turns: Sequence[DisplayedTurn]) -> list[_SeenLine]:
         # Records of earlier versions say nothing of when their lines were seen, and stay in the order of their commits.
         ended = parse_time(lines[-1].get("at")) if any("seen" in line for line in lines) else None
         seen = [(each, _since(line, each.role)) for line in lines for each in visible_lines(turn, line, deleted)]
+        seen = _with_steps(seen, lines)
         shown += [_SeenLine(_numbered(each, n), since, ended) for n, (each, since) in enumerate(seen)]
     return shown
+
+
+def _with_steps(
+    messages: list[tuple[DisplayedMessage, datetime | None]], lines: Sequence[Line]
+) -> list[tuple[DisplayedMessage, datetime | None]]:
+    """Return *messages* with the number of the turn's tool calls on the last line by the bot."""
+    steps = sum(len(line.get("tool_calls") or ()) for line in lines)
+    has_reasoning = any(line.get("thinking") for line in lines)
+    places = [n for n, (each, _) in enumerate(messages) if each.role in ("assistant", "notice")]
+    if places and (steps or has_reasoning):
+        last, since = messages[places[-1]]
+        messages[places[-1]] = (replace(last, steps=steps, has_reasoning=has_reasoning), since)
+    return messages
 
 
 def _since(line: Line, role: str) -> datetime | None:

@@ -144,8 +144,12 @@ const handlers = {
   news({ conversation }) {
     conversations.news(conversation);
   },
-  activity({ on, text }) {
+  activity({ on, text, turn, steps }) {
     showActivity(on, text);
+    if (steps) {
+      chat.steps(turn, steps);
+      welcome();
+    }
   },
 };
 

@@ -4,7 +4,7 @@ import { copyButton, show } from "./markdown.js";
 import { newId } from "./pending.js";
 import { Pictures, player } from "./pictures.js";
 import { showSources } from "./sources.js";
-import { toggleDetails } from "./turns.js";
+import { showSteps, toggleDetails } from "./turns.js";
 import { Versions } from "./versions.js";
 
 /** How dates and numbers are written: as the page's language has it, in the browser's own variety of it. */
@@ -46,6 +46,7 @@ export class Chat {
     this.parts = new Map(); // part id -> element
     this.previews = new Map(); // turn -> element
     this.told = new Map(); // turn -> texts that the history showed
+    this.lastOf = new Map(); // turn that was answered here -> its last line
     this.waiting = new Map(); // turn -> text not drawn yet
     this.presses = new Map(); // press id -> row of buttons; null for a control outside the conversation
     this.pressed = new Map(); // turn that answers a press -> row of buttons
@@ -150,10 +151,12 @@ export class Chat {
         this.offerAnother(told);
         if (line.role === "assistant") answer = told;
         if (line.partial) this.offerRest(told);
+        if (line.steps || line.reasoning) showSteps(told, { count: line.steps ?? 0 }, this.conversation(), this.words);
         if (line.buttons) {
           this.parts.set(line.part, told);
           this.buttons(told, line.part, line.buttons);
         }
+        if (line.role === "notice") this.offerRetry(told);
         this.told.set(line.turn, [...(this.told.get(line.turn) ?? []), { role: line.role, text: line.text }]);
       }
     }
@@ -242,16 +245,28 @@ export class Chat {
   }
 
   drawPreviews() {
-    for (const [turn, { text, links, since }] of this.waiting) {
-      if (!this.previews.has(turn)) {
-        const line = this.line("assistant", since ?? new Date().toISOString());
-        if (since) this.firstAfter(since)?.before(line);
-        line.classList.add("streaming");
-        this.previews.set(turn, line);
-      }
-      this.write(this.previews.get(turn), text, links);
-    }
+    for (const [turn, { text, links, since }] of this.waiting) this.write(this.streaming(turn, since), text, links);
     this.waiting.clear();
+    this.follow();
+  }
+
+  /** Return the line in which the answer of *turn* grows. */
+  streaming(turn, since) {
+    if (!this.previews.has(turn)) {
+      const line = this.line("assistant", since ?? new Date().toISOString());
+      if (since) this.firstAfter(since)?.before(line);
+      line.classList.add("streaming");
+      this.previews.set(turn, line);
+    }
+    return this.previews.get(turn);
+  }
+
+  /** Show the tool calls of *turn* so far, above its answer. */
+  steps(turn, steps) {
+    if (this.told.has(turn)) return; // the history has them
+    const line = this.lastOf.get(turn) ?? this.streaming(turn);
+    line.dataset.turn = turn;
+    showSteps(line, { steps, count: steps.length }, this.conversation(), this.words);
     this.follow();
   }
 
@@ -269,13 +284,21 @@ export class Chat {
     const known = this.parts.get(part) ?? this.parts.get(replaces);
     if (!known && this.wasTold(turn, kind, text)) return;
     // A notice says why there is no more: what was read stays above it.
-    const preview = kind === "notice" ? undefined : this.previews.get(turn);
-    if (kind === "notice") this.previews.get(turn)?.classList.remove("streaming");
+    const growing = this.previews.get(turn);
+    const preview = kind === "notice" ? undefined : growing;
+    if (kind === "notice") growing?.classList.remove("streaming");
     const line = known ?? preview ?? this.line(kind === "notice" ? "notice" : "assistant", new Date().toISOString());
     if (line === preview) this.previews.delete(turn);
     line.classList.remove("streaming");
     this.parts.set(part, line);
     line.dataset.turn = turn;
+    this.lastOf.set(turn, line);
+    if (kind === "notice" && growing && !growing.source) {
+      // Nothing was read yet but its steps, which stand above the notice now.
+      if (growing.querySelector(".steps")) line.querySelector(".body").before(growing.querySelector(".steps"));
+      growing.remove();
+      this.previews.delete(turn);
+    }
     if (answers) line.dataset.answers = answers;
     this.offerAnother(line);
     if (isPlain) this.writePlain(line, text);
@@ -284,6 +307,7 @@ export class Chat {
     this.files(line, file ? [file] : []);
     this.buttons(line, part, buttons);
     if (partial) this.offerRest(line);
+    if (kind === "notice") this.offerRetry(line);
     if (marked) this.note(line, this.words.may_repeat);
     this.spoken.textContent = file ? file.name : line.querySelector(".body").textContent;
     this.follow();
@@ -476,6 +500,17 @@ export class Chat {
   offerRest(line) {
     if (line.querySelector(".continue")) return;
     line.querySelector(".meta").append(this.action("continue", () => this.onSay(this.words.continue)));
+  }
+
+  /** Offer to try once more where a notice stands in place of an answer. */
+  offerRetry(line) {
+    line.querySelector(".retry")?.remove();
+    const said = this.answered(line);
+    const before = line.previousElementSibling;
+    const isAnswered = before?.dataset.turn === line.dataset.turn && before.matches(".assistant:not(:has(.continue))");
+    if (!said || isCommand(said.source) || isAnswered || line.querySelector(".buttons, .files, .sources")) return;
+    line.querySelector(".meta").append(this.action("try_again", () => this.answerAgain(line)));
+    line.querySelector(".meta > .try_again").classList.add("retry");
   }
 
   /** Let a reader edit what was said in *line*; above a divider it can only be said as a new message. */

@@ -1,4 +1,5 @@
-// What happened in a turn, read from the server when somebody wants to see it.
+// What happened in a turn: its steps above the answer, as they happen, and the details below it. What is not on the
+// screen yet is read from the server when somebody opens it. All texts are shown as text.
 
 import { LOCALE } from "./chat.js";
 
@@ -57,4 +58,84 @@ function absent(sentence) {
   line.className = "facts";
   line.textContent = sentence;
   return line;
+}
+
+const SIGNS = { running: "…", done: "✓", asked: "?", unknown: "?" }; // of the states; others have failed
+
+/** Show *count* steps folded above the answer in *line*: *steps*, or those that the server has once it is opened. */
+export function showSteps(line, { steps, count }, conversation, words) {
+  let box = line.querySelector(":scope > .steps");
+  if (!box) {
+    box = element("details", "steps");
+    box.append(element("summary"), element("ol"));
+    line.querySelector(".body").before(box);
+    box.addEventListener("toggle", () => box.open && fill(box, line, conversation, words));
+  }
+  const summary = box.querySelector("summary");
+  const running = steps?.findLast((each) => each.state === "running");
+  const failed = steps?.filter((each) => !(each.state in SIGNS)).length ?? 0;
+  box.classList.toggle("running", Boolean(running));
+  summary.dir = "auto";
+  summary.textContent = running
+    ? running.words
+    : [
+        count ? words.steps.replace("{count}", count) : words.reasoning,
+        failed ? words.steps_failed.replace("{count}", failed) : "",
+      ]
+        .filter(Boolean)
+        .join(" · ");
+  if (steps) box.querySelector("ol").replaceChildren(...steps.map((each) => row(each, words)));
+}
+
+/** Read what the server has of the turn: reasoning and times are in no live step. */
+async function fill(box, line, conversation, words) {
+  if (line.classList.contains("streaming") || box.dataset.isRead) return;
+  const details = await read(line, conversation);
+  box.querySelector(".why")?.remove();
+  if (!details) {
+    const failed = element("p", "why");
+    failed.textContent = words.panel_failed;
+    box.append(failed);
+    return;
+  }
+  box.dataset.isRead = "yes";
+  box.querySelector("ol").replaceChildren(...details.steps.map((each) => row(each, words)));
+  if (!details.reasoning) return;
+  const [reasoning, title, text] = [element("details", "reasoning"), element("summary"), element("div")];
+  title.textContent = words.reasoning;
+  text.textContent = details.reasoning;
+  text.dir = "auto";
+  reasoning.open = details.steps.length === 0;
+  reasoning.append(title, text);
+  box.append(reasoning);
+}
+
+function row({ words: text, state, seconds, error }, words) {
+  const [item, sign, what] = [element("li"), element("span", "sign"), element("span")];
+  item.dataset.state = state;
+  sign.textContent = SIGNS[state] ?? "✕";
+  sign.setAttribute("role", "img");
+  sign.setAttribute("aria-label", words[`step_${state}`]);
+  sign.title = words[`step_${state}`];
+  what.textContent = text;
+  what.dir = "auto";
+  item.append(sign, what);
+  if (seconds) {
+    const time = element("small");
+    time.textContent = inSeconds(seconds);
+    item.append(time);
+  }
+  if (error) {
+    const why = element("p");
+    why.textContent = error;
+    why.dir = "auto";
+    item.append(why);
+  }
+  return item;
+}
+
+function element(tag, name = "") {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  return made;
 }
