@@ -223,6 +223,7 @@ async def status(context: CommandContext) -> CommandReply:
             cost=spent["cost"],
             cached=spent["cached_percent"],
         ),
+        *_profile_line(context),
         *_lacking(context),
         *_background(context, facts["jobs"], facts["background_budget"]),
         *([context.translate("commands.status_delayed", chats=delayed)] if (delayed := facts["delayed_chats"]) else []),
@@ -230,6 +231,12 @@ async def status(context: CommandContext) -> CommandReply:
         *([context.translate(facts["search_limitation"])] if facts.get("search_limitation") else []),
     ]
     return CommandReply(text="\n".join(lines))
+
+
+def _profile_line(context: CommandContext) -> list[str]:
+    """Return the line about the chat's profile; none if it has none."""
+    name = context.turn.profile.name
+    return [context.translate("commands.status_profile", profile=name)] if name else []
 
 
 def _lacking(context: CommandContext) -> list[str]:

@@ -1,20 +1,22 @@
-"""/settings shows the settings of a chat; /model, /effort, /language and /timezone choose some of them."""
+"""/settings shows the settings of a chat; /as, /model, /effort, /language and /timezone choose some of them."""
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.reminders import zone_question
 from agent.llm.request_messages import EFFORTS
 from agent.tools.offline_model import is_offline
-from agent.turns.chat_profiles import ActiveModel, EffectiveSetting, ModelChoiceOrigin
+from agent.turns.chat_profiles import ActiveModel, ChatProfile, EffectiveSetting, ModelChoiceOrigin
 from gateway.errors import ModelAbility
 from gateway.events import MessageButton, Role
 from gateway.i18n import list_languages, own_name, parse_language, translate
 from gateway.i18n.formats import find_zone
 
 _ORIGINS = frozenset({"everywhere", "block", "chosen"})
+_OF_PROFILE = "profiles."  # before the name of the profile that a setting comes from
 _DEFAULT_WORDS = frozenset({"default", "auto", "reset", "-"})
 _LONGEST_NAME = 60
 _CHOOSING = {ANY: CommandNeed(shared=Role.ADMIN)}
@@ -32,6 +34,8 @@ async def settings(context: CommandContext) -> CommandReply:
 def _origin(context: CommandContext, setting: EffectiveSetting) -> str:
     if setting.said_by in _ORIGINS:
         return context.translate(f"settings.{setting.said_by}")
+    if setting.said_by.startswith(_OF_PROFILE):
+        return context.translate("settings.profile", profile=setting.said_by.removeprefix(_OF_PROFILE))
     return context.translate("settings.place", place=setting.said_by)
 
 
@@ -134,27 +138,84 @@ def _show(context: CommandContext) -> CommandReply:
         return CommandReply(text="\n\n".join([*lines, context.translate("model.none_offered")]))
     listed = "\n".join(f"- `{name}`" for name in offered)
     lines.append(context.translate("model.offered", models=listed))
-    return CommandReply(text="\n\n".join(lines), choices=_buttons(context, others, active))
+    buttons = _buttons(context, "model", others, is_chosen=active.origin is ModelChoiceOrigin.CHOSEN)
+    return CommandReply(text="\n\n".join(lines), choices=buttons)
 
 
-def _buttons(context: CommandContext, others: list[str], active: ActiveModel) -> tuple[MessageButton, ...]:
-    labels = [(name, f"/model {name}") for name in others[: _MOST_BUTTONS - 1]]
-    if active.origin is ModelChoiceOrigin.CHOSEN:
-        labels.append((context.translate("model.as_before"), "/model default"))
+def _buttons(context: CommandContext, name: str, others: list[str], *, is_chosen: bool) -> tuple[MessageButton, ...]:
+    """Return a button of the command *name* for each of *others*, and if one was chosen, the way back."""
+    labels = [(each, f"/{name} {each}") for each in others[: _MOST_BUTTONS - 1]]
+    if is_chosen:
+        labels.append((context.translate("model.as_before"), f"/{name} default"))
     return tuple(
         MessageButton(label if len(label) <= _LABEL else f"{label[: _LABEL - 1]}…", command_text, n // _IN_A_ROW)
         for n, (label, command_text) in enumerate(labels)
     )
 
 
+def _shown_args(context: CommandContext) -> str:
+    return " ".join(context.args.replace("`", "").split())[:_LONGEST]
+
+
 def _unknown(context: CommandContext) -> str:
-    typed = " ".join(context.args.replace("`", "").split())[:_LONGEST]
+    typed = _shown_args(context)
     models = context.services.profiles.models
     if not models.offered:
         return context.translate("model.none_offered")
     if near := models.near(context.args):
         return context.translate("model.near", name=typed, near=near)
     return context.translate("model.unknown", name=typed, models=", ".join(f"`{each}`" for each in models.offered))
+
+
+@command("as", is_control=True, words={ANY: CommandNeed(shared=Role.ADMIN)})
+async def as_profile(context: CommandContext) -> CommandReply:
+    """List the profiles, or choose one from the next turn on."""
+    profiles, name = context.services.profiles, context.args.strip().lower()
+    if not name:
+        return _show_profiles(context)
+    if name in _DEFAULT_WORDS:
+        await profiles.choose_profile(context.key, "")
+    elif name in profiles.offered:
+        await profiles.choose_profile(context.key, name)
+    else:
+        return CommandReply(text=_unknown_profile(context, name))
+    # Read again: the turn was claimed with the choice before, and in its language.
+    profile = profiles.of(context.key, context.message.guild)
+    language = context.services.locales.language(context.key)
+    lines = [translate("profile.set" if profile.name else "profile.back", language, profile=profile.name)]
+    if profile.name and profile.active.origin is ModelChoiceOrigin.CHOSEN:
+        lines.append(translate("profile.own_model", language, model=model_label(profile.active)))
+    return CommandReply(text="\n\n".join(lines))
+
+
+def profile_gone_line(profile: ChatProfile, language: str) -> str:
+    """Return the line that the chosen profile is no longer offered."""
+    return translate("profile.lost", language, lost=profile.lost_name)
+
+
+def _show_profiles(context: CommandContext) -> CommandReply:
+    profile, offered = context.turn.profile, context.services.profiles.offered
+    origin = "profile.chosen" if profile.has_chosen_name else "profile.decided" if profile.name else "profile.none"
+    lines = [context.translate(origin, profile=profile.name)]
+    if profile.lost_name:
+        lines.append(profile_gone_line(profile, context.language))
+    others = [each for each in offered if each != profile.name]
+    if not others and not profile.has_chosen_name:
+        return CommandReply(text="\n\n".join([*lines, context.translate("profile.none_offered")]))
+    listed = "\n".join(f"- `{each}`" for each in offered)
+    lines.append(context.translate("profile.offered", profiles=listed))
+    buttons = _buttons(context, "as", others, is_chosen=profile.has_chosen_name)
+    return CommandReply(text="\n\n".join(lines), choices=buttons)
+
+
+def _unknown_profile(context: CommandContext, name: str) -> str:
+    offered = context.services.profiles.offered
+    if not offered:
+        return context.translate("profile.none_offered")
+    if near := next(iter(difflib.get_close_matches(name, offered, n=1)), ""):
+        return context.translate("profile.near", name=_shown_args(context), near=near)
+    listed = ", ".join(f"`{each}`" for each in offered)
+    return context.translate("profile.unknown", name=_shown_args(context), profiles=listed)
 
 
 @command("effort", is_control=True, words={ANY: CommandNeed(shared=Role.ADMIN)})
@@ -178,11 +239,8 @@ def _show_effort(context: CommandContext) -> CommandReply:
     profile = context.turn.profile
     text = context.translate("effort.now", effort=_effort_label(context, profile.effort))
     text = f"{_with_effort_refusal(context, text)}\n\n{context.translate('effort.how')}"
-    labels = [(each, f"/effort {each}") for each in EFFORTS if each != profile.effort]
-    if profile.has_chosen_effort:
-        labels.append((context.translate("model.as_before"), "/effort default"))
-    buttons = (MessageButton(label, line, n // _IN_A_ROW) for n, (label, line) in enumerate(labels))
-    return CommandReply(text=text, choices=tuple(buttons))
+    others = [each for each in EFFORTS if each != profile.effort]
+    return CommandReply(text=text, choices=_buttons(context, "effort", others, is_chosen=profile.has_chosen_effort))
 
 
 def _effort_label(context: CommandContext, effort: str) -> str:

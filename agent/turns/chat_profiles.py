@@ -29,6 +29,8 @@ _GUILD = "guild"  # name of a chat's preference
 class ChatProfile:
     """How one chat is answered. A snapshot holds model, tools and persona: changing one starts a new snapshot."""
 
+    name: str = ""  # of the operator's profile that applies; "" = none
+    chosen_name: str = ""  # of the profile chosen by /as, which may be offered no longer
     active: ActiveModel
     toolbox: Toolbox
     persona: str = ""  # replaces SOUL.md; "" = the files decide
@@ -41,6 +43,16 @@ class ChatProfile:
         """The model that answers."""
         return self.active.client
 
+    @property
+    def has_chosen_name(self) -> bool:
+        """True if the profile that applies was chosen here."""
+        return bool(self.name) and self.name == self.chosen_name
+
+    @property
+    def lost_name(self) -> str:
+        """The profile that was chosen here and is offered no longer; "" if there is none."""
+        return "" if self.name == self.chosen_name else self.chosen_name
+
     def remove_tool(self, tool: str) -> ChatProfile:
         """Return the profile without one of its tools, where there is nothing for it to do."""
         return replace(self, toolbox=self.toolbox.only(None, deny=(tool,)))
@@ -52,7 +64,7 @@ class EffectiveSetting:
 
     name: str  # as in the settings file
     value: str
-    said_by: str  # "everywhere", "block", "chosen" (by /model, /language …), or the chat selector in the settings
+    said_by: str  # "everywhere", "block", "chosen" (by /model, /as …), a chat selector, or "profiles.NAME"
 
 
 class ChatProfiles:
@@ -72,11 +84,14 @@ class ChatProfiles:
         deferred: Callable[[], Mapping[str, Tool]] = dict,
         skills: SkillLibrary,
         rights: Mapping[str, OperatorRights] | None = None,
+        choosable: Sequence[str] = (),
     ) -> None:
         """*overrides* returns the settings of a chat in a guild; *has_guilds* is True if any depend on the guild.
 
         *deferred* returns the tools of services: the same mapping until they change. *rights* are the operator's.
+        *choosable* are the names of the profiles that /as may choose.
         """
+        self.offered = tuple(choosable)
         self.skills = skills
         self.models = models
         self._installed = toolbox
@@ -105,8 +120,6 @@ class ChatProfiles:
 
     def of(self, key: SessionKey, guild: str = "") -> ChatProfile:
         """Return the profile of *key*; without *guild* the stored one is used."""
-        if self._has_guilds and not guild:
-            guild = stored_guild(self._people, key)
         return self.apply(key, self._overrides(key, guild))
 
     def apply(self, key: SessionKey, overrides: ChatOverride) -> ChatProfile:
@@ -116,8 +129,11 @@ class ChatProfiles:
         """
         active = self.active_model(key, overrides.model)
         has_tools = not active.client.lacks(ModelAbility.TOOLS)
-        chosen = self._people.preferences(_subject(key)).get(_EFFORT, "")
+        choices = self._people.preferences(_subject(key))
+        chosen = choices.get(_EFFORT, "")
         return ChatProfile(
+            name=overrides.profile or "",
+            chosen_name=choices.get(_PROFILE, ""),
             active=active,
             effort=chosen or overrides.effort or self.models.efforts.get(active.name, ""),
             has_chosen_effort=bool(chosen),
@@ -146,6 +162,12 @@ class ChatProfiles:
             raise ValueError(f"{name} is not offered")
         await self._people.prefer(_subject(key), _CHOSEN, name)
 
+    async def choose_profile(self, key: SessionKey, name: str) -> None:
+        """Let the profile *name*, one of those offered, apply in the chat of *key* from its next turn on; "" = none."""
+        if name and name not in self.offered:
+            raise ValueError(f"{name} is not offered")
+        await self._people.prefer(_subject(key), _PROFILE, name)
+
     async def choose_effort(self, key: SessionKey, effort: str) -> None:
         """Let the model of the chat of *key* think so long from its next turn on; "" = as before."""
         await self._people.prefer(_subject(key), _EFFORT, effort)
@@ -156,8 +178,24 @@ def stored_guild(people: SqlPreferences, key: SessionKey) -> str:
     return people.preferences(str(key.parent)).get(_GUILD, "")
 
 
-_CHOSEN = "model"  # the name of the choice in `People`
+def resolve_overrides(people: SqlPreferences, chats: ChatSettingsLookup) -> Callable[[SessionKey, str], ChatOverride]:
+    """Return the function that gives the settings of a chat in a guild, by what *chats* and people's choices say.
+
+    *chats* is called with the chat, its guild and the profile chosen there, each "" if there is none. A guild that is
+    not known is the stored one: a job that no message started does not carry it.
+    """
+
+    def overrides_of(key: SessionKey, guild: str) -> ChatOverride:
+        choices = people.preferences(_subject(key))
+        return chats(key, guild or choices.get(_GUILD, ""), choices.get(_PROFILE, ""))
+
+    return overrides_of
+
+
+ChatSettingsLookup = Callable[[SessionKey, str, str], ChatOverride]
+_CHOSEN = "model"  # the names of choices
 _EFFORT = "effort"
+_PROFILE = "profile"
 
 
 class ModelCatalog:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.base import transcript_lines as build
 from agent.base.file_facts import fact_of
-from agent.commands.settings import model_gone_line
+from agent.commands.settings import model_gone_line, profile_gone_line
 from agent.llm.chat_model import ReplyEnding
 from agent.memory.jobs.approval_questions import question_scope, short
 from agent.reminders.reminder import is_reminder
@@ -236,7 +236,7 @@ class TurnRunner:
 
     async def _finish_with_answer(self, turn: Turn, result: LoopResult) -> MessageOutcome:
         services, draft = self._services, turn.draft
-        active, language = turn.profile.active, turn.language
+        profile, active, language = turn.profile, turn.profile.active, turn.language
         files = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
         find_links = turn.find_links()
         links = None if find_links is None else await asyncio.to_thread(find_links, result.text)
@@ -247,6 +247,8 @@ class TurnRunner:
             text = f"{text}\n\n{translate(line, language)}"
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, language)}"
+        if profile.lost_name:
+            text = f"{text}\n\n{profile_gone_line(profile, language)}"
         sources = collect_sources(draft.lines, result.text)
         below = [
             *_edit_lines(turn, result.text),
@@ -279,9 +281,11 @@ class TurnRunner:
             reply = tuple(call_person(turn, each) for each in reply)
         audit = self._commands.audit_questions(turn, draft.questions)
         outcome = await services.finish(turn, MessageOutcome.ANSWERED, (*reply, *notices), jobs=spoken, audit=audit)
-        if active.lost:  # said once; after a crash before this line, or with a store that is down, once more
-            with suppress(StoreUnavailable):
+        with suppress(StoreUnavailable):  # said once; after a crash before this line, or without a store, once more
+            if active.lost:
                 await services.profiles.choose_model(turn.key, "")
+            if profile.lost_name:
+                await services.profiles.choose_profile(turn.key, "")
         return outcome
 
     async def _plan_speech(self, turn: Turn, answer: str) -> tuple[tuple[Job, ...], str]:

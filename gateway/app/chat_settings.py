@@ -17,7 +17,6 @@ from agent.turns.chat_profiles import (
     ChatProfiles,
     EffectiveSetting,
     ModelChoiceOrigin,
-    stored_guild,
 )
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
 from gateway.channel import SupportsCommandPrefix
@@ -43,23 +42,21 @@ _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, a
 
 def build_context_resolver(app: Runtime) -> Callable[[InboundMessage], MessageContext]:
     """Return the function that derives the sender's account and person, the memory scope and the chat's settings."""
-    people, links, chats, platforms = app.store.people, app.store.links, app.chats, app.platforms
+    overrides_of, links, platforms = app.overrides_of, app.store.links, app.platforms
     isolation = app.settings.memory.isolation
 
     def context_of(message: InboundMessage) -> MessageContext:
         key = message.key
         account = account_of(message, platforms.get(key.channel, ""))
         person = links.person(account)
-        # A job that no message started does not carry the guild of its chat.
-        guild = message.guild or (stored_guild(people, key) if chats.has_guilds else "")
-        overrides = chats.of(key, guild)
+        overrides = overrides_of(key, message.guild)
         return MessageContext(
             account=account,
             person=person,
             linked=tuple(each.account for each in links.accounts(person)),
             scope=scope_of(message, person, isolation=isolation),
             overrides=overrides,
-            parent_overrides=chats.of(key.parent, guild) if "/" in key.chat else overrides,
+            parent_overrides=overrides_of(key.parent, message.guild) if "/" in key.chat else overrides,
         )
 
     return context_of
@@ -67,18 +64,13 @@ def build_context_resolver(app: Runtime) -> Callable[[InboundMessage], MessageCo
 
 def build_locales(app: Runtime) -> ChatLocales:
     """Return the language of each chat and the time zone of each scope."""
-    settings, people, chats = app.settings, app.store.people, app.chats
-
-    def override(key: SessionKey, guild: str) -> ChatOverride:
-        # A job that no message started does not carry the guild of its chat.
-        return chats.of(key, guild or (stored_guild(people, key) if chats.has_guilds else ""))
-
+    settings, people = app.settings, app.store.people
     return ChatLocales(
         people,
         language=settings.language,
         is_language_set="language" in settings.model_fields_set,
         zone=settings.timezone,
-        overrides=override,
+        overrides=app.overrides_of,
         scopes=build_scope_guess(settings.memory.isolation, app.store.links, app.platforms),
         chat=_chat,
         known_scopes=people.choosers(),
@@ -191,13 +183,13 @@ def build_profiles(app: Runtime, built: Sequence[Tool]) -> ChatProfiles:
     tools = (*app.plugins.tools, *build_web_tools(app.settings), *built)
     rights = {name: _rights(rule) for name, rule in app.settings.tools.rights.items()}
     toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=app.meter, rights=rights)
-    chats, people = app.chats, app.store.people
     return ChatProfiles(
         app.models.catalog,
         toolbox,
-        people,
-        chats.of,
-        has_guilds=chats.has_guilds,
+        app.store.people,
+        app.overrides_of,
+        has_guilds=app.chats.has_guilds,
+        choosable=app.chats.offered_profiles,
         deferred=lambda: app.mcp.tools,
         skills=SkillLibrary(app.settings.skills_folder),
         rights=rights,
@@ -226,15 +218,16 @@ def build_vision_check(app: Runtime) -> Callable[[SessionKey], Awaitable[bool]]:
 
 def build_settings_view(app: Runtime) -> Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]:
     """Return the function that lists the effective settings of a chat, its guild and its scope. None is secret."""
-    settings, chats, people, locales = app.settings, app.chats, app.store.people, app.locales
+    settings, overrides_of, people, locales = app.settings, app.overrides_of, app.store.people, app.locales
 
     def list_settings(key: SessionKey, guild: str, scope: str) -> Sequence[EffectiveSetting]:
-        rules, preferences = chats.of(key, guild), people.preferences(scope)
+        rules, preferences = overrides_of(key, guild), people.preferences(scope)
         profile = app.profiles.of(key, guild)
         default = ReplyPolicy.of_block(settings.channels.get(key.channel))
         window = settings.agents.defaults.memory_window if rules.memory_window is None else rules.memory_window
         follows = default.follow_threads if rules.follow_threads is None else rules.follow_threads
         return [
+            _setting(rules, "profile", profile.name or "–", is_chosen=profile.has_chosen_name),
             _setting(rules, "model", profile.active.name, is_chosen=profile.active.origin is ModelChoiceOrigin.CHOSEN),
             _setting(rules, "effort", profile.effort or "–", is_chosen=profile.has_chosen_effort),
             _setting(rules, "soul", "…" if rules.soul else "SOUL.md"),

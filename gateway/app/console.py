@@ -292,11 +292,19 @@ class GatewayPersonPanels:
         )
 
     def models(self, key: SessionKey) -> ModelOffer:
-        """Return the model that answers in the chat, and those that it can choose."""
+        """Return the model that answers in the chat, and the models and profiles that it can choose."""
         profile = self._app.profiles.of(key)
         name, offered = profile.active.name, list(self._app.models.catalog.offered)
         effort = profile.effort if profile.has_chosen_effort else ""
-        return ModelOffer(name, offered, is_offline(name), chosen_effort=effort)
+        return ModelOffer(
+            name,
+            offered,
+            is_offline(name),
+            chosen_effort=effort,
+            profile=profile.name,
+            profiles=self._app.profiles.offered,
+            has_chosen_profile=profile.has_chosen_name,
+        )
 
     def has_locale(self, key: SessionKey) -> bool:
         """Return True if language and time zone of the person are known, or one scope is everybody's."""

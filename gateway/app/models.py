@@ -98,9 +98,8 @@ class ModelServices:
         """The default model and every other that a chat can have, each with the same fallbacks."""
         llm = self._settings.llm
         settings = {name: f"llm.models.{name}" for name in llm.models}
-        for place, entry in self._settings.chats.items():
-            if entry.model:  # users cannot select it unless it is also in llm.models
-                settings.setdefault(entry.model, f"chats.{place}.model")
+        for setting, model in chat_models(self._settings).items():  # users select only those of llm.models
+            settings.setdefault(model, setting)
         clients: dict[str, ModelClient] = {}
         for name, setting in settings.items():
             model = llm.entry(name).model
@@ -156,19 +155,25 @@ async def take_over_model_facts(models: ModelServices, home: Path) -> None:
     await take_over_windows(home / "windows.json", facts, names)
 
 
+def chat_models(settings: Settings) -> dict[str, str]:
+    """Return the models of `chats` and `profiles`, by setting."""
+    chats = {f"chats.{place}.model": entry.model for place, entry in settings.chats.items()}
+    profiles = {f"profiles.{name}.model": entry.model for name, entry in settings.profiles.items()}
+    return {setting: model for setting, model in (chats | profiles).items() if model}
+
+
 def configured_models(settings: Settings) -> tuple[str, ...]:
     """Return the models that conversations may be sent to, as litellm names them."""
     llm = settings.llm
     background = (settings.memory.model, settings.agents.defaults.dream.model_override)
-    chats = (entry.model for entry in settings.chats.values())
-    names = (llm.model, *llm.fallbacks, *llm.models, *chats, *background)
+    names = (llm.model, *llm.fallbacks, *llm.models, *chat_models(settings).values(), *background)
     return tuple(dict.fromkeys(llm.entry(name).model for name in names if name))
 
 
 def unpriced_models(settings: Settings) -> tuple[str, ...]:
     """Return the models that answer people without a known price. Blocks for some milliseconds each."""
     llm = settings.llm
-    names = (llm.model, *llm.fallbacks, *llm.models, *(entry.model for entry in settings.chats.values()))
+    names = (llm.model, *llm.fallbacks, *llm.models, *chat_models(settings).values())
     entries = [llm.entry(name) for name in dict.fromkeys(names) if name]
     unpriced = (each.model for each in entries if each.prices is None and not is_priced(each.model))
     return tuple(dict.fromkeys(each for each in unpriced if each.partition(":")[0] != OFFLINE))

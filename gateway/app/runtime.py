@@ -33,7 +33,7 @@ from agent.tasks.task import TaskLimits
 from agent.tasks.task_access import TaskServices
 from agent.tasks.task_jobs import TaskEndJobs
 from agent.tools.tool_questions import LapsedQuestions, ToolApprovals
-from agent.turns.chat_profiles import ChatProfiles
+from agent.turns.chat_profiles import ChatProfiles, resolve_overrides
 from agent.turns.result_pages import ToolResultPages
 from agent.turns.turn import RunningTurns
 from agent.turns.turn_replay import TurnReplayer
@@ -92,7 +92,7 @@ from gateway.health.gateway_checks import readiness
 from gateway.home import Home
 from gateway.intake import Intake
 from gateway.operations import build_operations
-from gateway.ports.access import MessageContext
+from gateway.ports.access import ChatOverride, MessageContext
 from gateway.ports.channel import IntakeVerdict, MembershipChange, PlatformTraits
 from gateway.ports.journal import Job, SessionRow
 from gateway.quarantine import KEEP, Quarantine
@@ -141,6 +141,11 @@ class Runtime:
     def chats(self) -> ChatOverrides:
         """Settings of single chats."""
         return open_chats(self.settings)
+
+    @cached_property
+    def overrides_of(self) -> Callable[[SessionKey, str], ChatOverride]:
+        """The operator's settings of a chat in a guild, with the profile that was chosen there."""
+        return resolve_overrides(self.store.people, self.chats.of)
 
     @cached_property
     def platforms(self) -> ChannelPlatforms:

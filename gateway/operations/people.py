@@ -27,6 +27,7 @@ from gateway.installation import operator_command, with_operator_commands
 from gateway.operations.group import OperationGroup, caller, format_time
 from gateway.ports.access import NO_QUOTA, AccessChange, CapKind, CappedSender, PersonAccess
 from gateway.ports.journal import Job
+from gateway.settings.chat_settings import PROFILES
 
 if TYPE_CHECKING:
     from agent.tools.call_record import RefusedCall
@@ -406,6 +407,8 @@ class PeopleOperations(OperationGroup):
         guild = stored_guild(self._app.store.people, call.key)
         settings = self._app.commands.list_settings(call.key, guild, "")
         place = next(each.said_by for each in settings if each.name == "tools")
+        if place.startswith(f"{PROFILES}."):
+            return [f"in parlour.yaml, below {place}: allow {call.tool} in tools, or choose another profile with /as"]
         return [f'in parlour.yaml, below chats and "{place}": allow {call.tool} in tools']
 
     # -- quotas ------------------------------------------------------------------------------------

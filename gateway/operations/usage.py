@@ -80,7 +80,7 @@ class UsageOperations(OperationGroup):
         from gateway.app.chat_settings import list_disabled_tools
 
         settings, toolbox = self._app.settings, self._app.commands.profiles.toolbox
-        left_out = _left_out(ChatOverrides(settings.chats), toolbox)
+        left_out = _left_out(ChatOverrides(settings.chats, profiles=settings.profiles), toolbox)
         packages = {entry.name: entry.dist.name for entry in load_entry_points(GROUP) if entry.dist is not None}
         for tool in toolbox.tools:
             yield {

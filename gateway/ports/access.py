@@ -32,8 +32,12 @@ NO_CAPS = CapOverrides()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOverride:
-    """The operator's settings for one conversation, from `chats`; None = the value of the channel, then the global."""
+    """The operator's settings for one conversation, from `profiles` and `chats`.
 
+    None = the value of the channel, then the global.
+    """
+
+    profile: str | None = None  # the one that applies, by its name; its settings are among those below
     model: str | None = None  # an alias of llm.models, or a model's name
     effort: str | None = None  # how long the model thinks before an answer
     soul: str | None = None  # the text of the persona, which replaces SOUL.md
@@ -46,7 +50,9 @@ class ChatOverride:
     allow: frozenset[str] | None = None  # the only tools to offer; None = all
     deny: frozenset[str] = frozenset()  # tools not to offer, even if allowed
     caps: CapOverrides = NO_CAPS
-    said_by: Mapping[str, str] = field(default_factory=dict)  # setting ("caps.chat_tokens_per_day") -> chat selector
+    said_by: Mapping[str, str] = field(
+        default_factory=dict
+    )  # setting ("caps.chat_tokens_per_day") -> chat selector or "profiles.NAME"
 
 
 NO_OVERRIDE = ChatOverride()

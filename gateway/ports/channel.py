@@ -329,9 +329,12 @@ class TurnDetails:
 
 @dataclass(frozen=True, slots=True)
 class ModelOffer:
-    """The model that answers in a chat, and those that `/model` offers there."""
+    """The model that answers in a chat, and the models and profiles that it can choose."""
 
     current: str
     offered: Sequence[str]
     is_offline: bool = False  # no model is configured: the built-in one answers
     chosen_effort: str = ""  # by `/effort` in the chat; "" = as the settings have it
+    profile: str = ""  # that applies; "" = none
+    profiles: Sequence[str] = ()  # that `/as` offers
+    has_chosen_profile: bool = False  # by `/as` in the chat

@@ -1,16 +1,18 @@
-"""The entries of `chats`: the places that they can name, the settings of one, and what applies in a chat.
+"""The entries of `chats` and `profiles`: the places of a chat, the settings of one, and what applies in a chat.
 
 telegram-work:*          every chat of the block
 discord:guild:811        every chat of a Discord server, written as in `allow_from`
 slack:C042               a chat, and its threads
 slack:C042/1712.34       one thread
 
-None of the names of places can be the id of a chat. Entries are merged field by field, the most specific first. A
-look-up costs a few dictionary accesses however many chats are named, because places are merged once.
+None of the names of places can be the id of a chat. Entries are merged field by field, the most specific first, and the
+fields of a profile go before all of them. A look-up costs a few dictionary accesses however many chats are named,
+because places are merged once.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from gateway.settings.settings_model import Settings
 from gateway.settings.sources import read_utf8
 
+PROFILES = "profiles"  # and a dot, before a name, where a chat selector could stand
 _ALL = "*"
 _GUILD = "guild:"
 
@@ -84,7 +87,7 @@ def matching_selectors(key: SessionKey, guild: str) -> Iterator[str]:
 
 
 class ChatTools(FrozenModel):
-    """Which tools the model has in one chat. A tool that both lists name is off."""
+    """Which tools the model has in one chat, or under a profile. A tool that both lists name is off."""
 
     allow: TextList | None = None  # these alone; None = all
     deny: TextList | None = None
@@ -101,9 +104,34 @@ class ChatCaps(FrozenModel):
     chat_usd_per_day: Dollars | None = None
 
 
+_PROFILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}", re.ASCII)  # `/as NAME` fits a button of each platform
+DEFAULT_WORDS = frozenset({"default", "auto", "reset", "-"})  # `agent.commands.settings`; no profile has such a name
+
+
+def parse_profile_name(name: str) -> str:
+    """Return *name* if a profile may have it; raise a ValueError that explains the syntax."""
+    if name in DEFAULT_WORDS:
+        raise ValueError(f"{name!r} always means no profile; choose another name")
+    if not _PROFILE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a valid profile name; use a-z, 0-9, - and _, at most 40 characters")
+    return name
+
+
+class ProfileSettings(FrozenModel):
+    """A profile, which `chats` name and people choose with /as; None = as in the chat without it."""
+
+    model: Annotated[str, Field(min_length=1)] | None = None  # an alias of llm.models, or as litellm names it
+    effort: MaybeEffort = None
+    soul: Annotated[str, Field(min_length=1)] | None = None  # a text, or the name of a file of the home
+    tools: ChatTools = ChatTools()  # of those that the chat has
+    language: Language | None = None
+    offered: bool = True  # False: only `chats` select it
+
+
 class ChatSettings(FrozenModel):
     """The operator's settings for one chat; None = the value of the block, then the global one."""
 
+    profile: Annotated[str, Field(min_length=1)] | None = None  # a name of `profiles`
     timezone: TimeZone | None = None
     language: Language | None = None
     model: Annotated[str, Field(min_length=1)] | None = None  # an alias of llm.models, or as litellm names it
@@ -124,22 +152,35 @@ _FILES = (".md", ".txt")
 class ChatOverrides:
     """The rules of every chat. Immutable but for what it has merged already."""
 
-    def __init__(self, entries: Mapping[str, ChatSettings], souls: Mapping[str, str] | None = None) -> None:
-        """Merge *entries*, by place; *souls* are the texts in place of the names of files, by place."""
+    def __init__(
+        self,
+        entries: Mapping[str, ChatSettings],
+        souls: Mapping[str, str] | None = None,
+        profiles: Mapping[str, ProfileSettings] | None = None,
+        profile_souls: Mapping[str, str] | None = None,
+    ) -> None:
+        """Merge *entries*, by place, and *profiles*, by name; *souls* are the texts in place of the names of files."""
         self._overrides = {place: _explicit_fields(entry) for place, entry in entries.items()}
-        for place, text in (souls or {}).items():
-            self._overrides[place]["soul"] = text
+        self._profiles = {name: _explicit_fields(entry) for name, entry in (profiles or {}).items()}
+        for known, texts in ((self._overrides, souls), (self._profiles, profile_souls)):
+            for name, text in (texts or {}).items():
+                known[name]["soul"] = text
+        self.offered_profiles = tuple(name for name, entry in (profiles or {}).items() if entry.offered)
         self.has_guilds = any(map(guild_in, entries))  # some depend on a chat's guild
-        self._merged: dict[tuple[str, ...], ChatOverride] = {(): NO_OVERRIDE}
+        self._merged: dict[tuple[str, ...], ChatOverride] = {("",): NO_OVERRIDE}
 
-    def of(self, key: SessionKey, guild: str = "") -> ChatOverride:
-        """Return the overrides of *key*, thread over chat over guild over block; the same object each time."""
-        if not self._overrides:
+    def of(self, key: SessionKey, guild: str = "", chosen: str = "") -> ChatOverride:
+        """Return the overrides of *key*: profile over thread over chat over guild over block; one object each time.
+
+        The profile is the one *chosen* in the chat while it is offered, or else that of the entries.
+        """
+        if not self._overrides and not chosen:
             return NO_OVERRIDE
-        found = tuple(place for place in matching_selectors(key, guild) if place in self._overrides)
+        places = (place for place in matching_selectors(key, guild) if place in self._overrides)
+        found = (chosen if chosen in self.offered_profiles else "", *places)
         rules = self._merged.get(found)
         if rules is None:
-            rules = self._merged[found] = self._merge(found)  # as many as there are ways to be named, not chats
+            rules = self._merged[found] = self._merge(*found)  # as many as there are ways to be named, not chats
         return rules
 
     def by_selector(self) -> Iterator[tuple[str, ChatOverride]]:
@@ -153,13 +194,20 @@ class ChatOverrides:
         """Return the rules of each place of *block* that `chats` names."""
         return [rules for place, rules in self.by_selector() if place.startswith(f"{block}:")]
 
-    def _merge(self, overrides: tuple[str, ...]) -> ChatOverride:
+    def _merge(self, chosen: str, *places: str) -> ChatOverride:
         values: dict[str, Any] = {}
         said_by: dict[str, str] = {}
-        for place in overrides:
+        for place in places:
             for name, value in self._overrides[place].items():
                 if name not in values:
                     values[name], said_by[name] = value, place
+        if chosen:
+            values["profile"] = chosen
+            said_by.pop("profile", None)  # neither a place nor the profile itself chose it
+        if profile := values.get("profile"):
+            for name, value in self._profiles.get(profile, {}).items():
+                values[name] = _narrow(name, value, values.get(name))
+                said_by[name] = f"{PROFILES}.{profile}"
         plain = {name: value for name, value in values.items() if "." not in name}
         caps = {name.removeprefix("caps."): value for name, value in values.items() if name.startswith("caps.")}
         allow = values.get("tools.allow")
@@ -172,25 +220,42 @@ class ChatOverrides:
         )
 
 
-def _explicit_fields(entry: ChatSettings) -> dict[str, Any]:
+def _narrow(name: str, value: Any, chat_value: Any) -> Any:
+    """Return the *value* of a profile's setting; its tools are those that the chat's *chat_value* leaves."""
+    if name == "tools.allow" and chat_value is not None:
+        return tuple(each for each in value if each in chat_value)
+    return (*value, *(chat_value or ())) if name == "tools.deny" else value
+
+
+def _explicit_fields(entry: ChatSettings | ProfileSettings) -> dict[str, Any]:
     """Return the settings that an entry says something about, by dotted name."""
-    values = {name: getattr(entry, name) for name in ChatSettings.model_fields if name not in ("tools", "caps")}
-    for group in ("tools", "caps"):
-        inner = getattr(entry, group)
-        values |= {f"{group}.{name}": getattr(inner, name) for name in type(inner).model_fields}
+    values: dict[str, Any] = {}
+    for name in type(entry).model_fields:
+        value = getattr(entry, name)
+        if isinstance(value, FrozenModel):
+            values |= {f"{name}.{inner}": getattr(value, inner) for inner in type(value).model_fields}
+        elif name != "offered":
+            values[name] = value
     return {name: value for name, value in values.items() if value is not None}
 
 
 def open_chats(settings: Settings) -> ChatOverrides:
     """Return the rules of *settings*, the files that are souls read. Raises SettingsError."""
+    souls = _read_souls(settings.home, "chats", settings.chats)
+    return ChatOverrides(
+        settings.chats, souls, settings.profiles, _read_souls(settings.home, PROFILES, settings.profiles)
+    )
+
+
+def _read_souls(home: Path, area: str, entries: Mapping[str, ChatSettings | ProfileSettings]) -> dict[str, str]:
     souls: dict[str, str] = {}
-    for place, entry in settings.chats.items():
+    for name, entry in entries.items():
         if entry.soul:
             try:
-                souls[place] = read_soul(settings.home, entry.soul)
+                souls[name] = read_soul(home, entry.soul)
             except SettingsError as wrong:
-                raise SettingsError(error_line(f"chats.{place}.soul", str(wrong))) from None
-    return ChatOverrides(settings.chats, souls)
+                raise SettingsError(error_line(f"{area}.{name}.soul", str(wrong))) from None
+    return souls
 
 
 def read_soul(home: Path, soul: str) -> str:

@@ -14,7 +14,7 @@ from gateway.events import SessionKey
 from gateway.net.addresses import hide_password
 from gateway.settings import sources
 from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins, entry_error
-from gateway.settings.chat_settings import ChatSettings, guild_in, is_block, read_soul
+from gateway.settings.chat_settings import PROFILES, ChatSettings, ProfileSettings, guild_in, is_block, read_soul
 from gateway.settings.setting_names import (
     Blocks,
     apply_rename,
@@ -36,28 +36,44 @@ TOOL_KINDS = ("act", "compute", "keep", "look", "run", "spend", "web")  # `agent
 
 
 def check_chats(settings: Settings, places: Places, kinds: InstalledPlugins) -> Iterator[str]:
-    """Yield a line for each invalid selector, unreadable persona, and unknown model or tool.
+    """Yield a line for each invalid selector, unreadable persona, and unknown profile, model or tool.
 
     *places* maps each setting to where it was written.
     """
+    for name, profile in settings.profiles.items():
+        yield from _wrong_entry(settings, (PROFILES, name), profile, places, kinds)
     for name, entry in settings.chats.items():
         text = _wrong_place(settings, name, kinds)
         if text:
             yield f"chats.{name}: {text}"
         where = ("chats", name)
         yield from _of_a_thread(name, entry, places)
-        if entry.soul:
-            try:
-                read_soul(settings.home, entry.soul)
-            except SettingsError as wrong:
-                yield _line(places, (*where, "soul"), str(wrong))
-        if entry.model and (text := _wrong_model(settings, entry.model)):
-            yield _line(places, (*where, "model"), text)
-        for kind in ("allow", "deny"):
-            for tool in getattr(entry.tools, kind) or ():
-                if kinds.tools is not None and tool not in kinds.tools and not _is_of_a_service(tool):
-                    text = f"no tool is called {tool!r}; {_guess(tool, kinds.tools)}"
-                    yield _line(places, (*where, "tools", kind), text)
+        if entry.profile and entry.profile not in settings.profiles:
+            text = f"no profile is called {entry.profile!r}; {_guess(entry.profile, settings.profiles)}"
+            yield _line(places, (*where, "profile"), text)
+        yield from _wrong_entry(settings, where, entry, places, kinds)
+
+
+def _wrong_entry(
+    settings: Settings,
+    where: tuple[str, str],
+    entry: ChatSettings | ProfileSettings,
+    places: Places,
+    kinds: InstalledPlugins,
+) -> Iterator[str]:
+    """Yield a line for each unreadable persona and unknown model or tool of an entry of `chats` or `profiles`."""
+    if entry.soul:
+        try:
+            read_soul(settings.home, entry.soul)
+        except SettingsError as wrong:
+            yield _line(places, (*where, "soul"), str(wrong))
+    if entry.model and (text := _wrong_model(settings, entry.model)):
+        yield _line(places, (*where, "model"), text)
+    for kind in ("allow", "deny"):
+        for tool in getattr(entry.tools, kind) or ():
+            if kinds.tools is not None and tool not in kinds.tools and not _is_of_a_service(tool):
+                text = f"no tool is called {tool!r}; {_guess(tool, kinds.tools)}"
+                yield _line(places, (*where, "tools", kind), text)
 
 
 def check_tool_rights(settings: Settings, places: Places, kinds: InstalledPlugins) -> Iterator[str]:

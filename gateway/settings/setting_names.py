@@ -103,10 +103,12 @@ _BY_NAME = (_MODELS, ("tools", "rights"))  # groups whose keys are names
 
 
 def normalize_names(leaf: SettingLeaf) -> SettingLeaf:
-    """Return the leaf with its names spelled as the models spell them; block and chat names keep theirs."""
+    """Return the leaf with its names spelled as the models spell them; names of the operator's keep theirs."""
     path = list(leaf.path)
     for at, name in enumerate(path):
-        is_name = (at == 1 and path[0] in ("channels", "chats")) or (at == 2 and tuple(path[:2]) in _BY_NAME)
+        is_name = (at == 1 and path[0] in ("channels", "chats", "profiles")) or (
+            at == 2 and tuple(path[:2]) in _BY_NAME
+        )
         if not is_name:
             path[at] = snake(name)
         elif leaf.is_environment and path[0] == "channels":

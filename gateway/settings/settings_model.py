@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from gateway.events import SessionKey
 from gateway.installation import HOW_TO_INSTALL
 from gateway.settings.channel_blocks import ChannelSettings
-from gateway.settings.chat_settings import ChatSettings, parse_selector
+from gateway.settings.chat_settings import ChatSettings, ProfileSettings, parse_profile_name, parse_selector
 from gateway.settings.setting_types import (
     Count,
     Dollars,
@@ -492,6 +492,7 @@ class Settings(BaseSettings):
     otel: OtelSettings = OtelSettings()
     alert_url: SecretWebAddress | None = None  # a webhook's address is its password
     proxy: Proxy | None = None  # may hold a password
+    profiles: Mapping[Annotated[str, AfterValidator(parse_profile_name)], ProfileSettings] = Field(default_factory=dict)
     chats: Mapping[Annotated[str, AfterValidator(parse_selector)], ChatSettings] = Field(default_factory=dict)
     channels: Mapping[str, SerializeAsAny[ChannelSettings]] = Field(default_factory=dict)
 

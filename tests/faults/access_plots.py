@@ -209,8 +209,41 @@ class AlertPlot(AccessPlot):
         return [*self.shows(OWNER, _ANSWERS[HELLO]), *([] if told else ["the owner was never told"])]
 
 
+class ProfilePlot(AccessPlot):
+    """A profile is chosen, and answers from then on."""
+
+    name = "profile"
+    owner = OWNER
+    settings: ClassVar[Mapping[str, Any]] = {"profiles": {"cook": {"soul": "You are a cook."}}}
+
+    @staticmethod
+    def answer(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        """Say whose persona the prompt has."""
+        return ScriptedAnswer(text="Soup." if "You are a cook." in str(body["messages"][0]) else "No soup.")
+
+    async def begin(self, line: ChildConnection) -> None:
+        """Answer as ever."""
+        self.write(OWNER, HELLO)
+        await self.see(OWNER, "No soup.")
+        await self.confirmed()
+
+    async def play(self) -> None:
+        """Choose, and ask."""
+        self.write(OWNER, "/as cook")
+        await self.see(OWNER, translate("profile.set", profile="cook"))
+        self.write(OWNER, THANKS)
+        await self.see(OWNER, "Soup.")
+
+    def wrong(self, journal: sqlite3.Connection, asked: int) -> list[str]:
+        """One choice, one reply, one answer."""
+        return [
+            *self.shows(OWNER, "No soup.", translate("profile.set", profile="cook"), "Soup."),
+            *rows_match(journal, "SELECT name, value FROM preference WHERE name = 'profile'", [("profile", "cook")]),
+        ]
+
+
 PLOTS: Mapping[str, type[AccessPlot]] = {
-    plot.name: plot for plot in (PairingPlot, OwnerClaimPlot, UsageCapPlot, AlertPlot)
+    plot.name: plot for plot in (PairingPlot, OwnerClaimPlot, UsageCapPlot, AlertPlot, ProfilePlot)
 }
 
 

@@ -19,7 +19,7 @@ from tests.faults.tool_plots import TOOL_PLOTS
 # The points at which each is killed here: about a commit and a send.
 KILLS = {
     "pairing": (7, 19), "claim": (4,), "cap": (9,), "alert": (55,), "question": (28,), "reminder": (25,),
-    "task": (103,),
+    "task": (103,), "profile": (6, 15),
 }  # fmt: skip
 PLOTS = {**ACCESS_PLOTS, **TOOL_PLOTS}
 

@@ -20,6 +20,7 @@ from agent.tools.tool import JsonArguments, Tool
 from gateway.errors import ToolFailed
 from gateway.events import OutboundMessage
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
+from gateway.settings.chat_settings import ChatSettings, ProfileSettings
 from gateway.web.metrics import METRICS, MetricKind
 from tests import links
 from tests.fakes.llm_context import context
@@ -43,7 +44,7 @@ def rows(text: str) -> Iterator[list[str]]:
 def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
     """Yield every knob's variable and its default."""
     for name, field in model.model_fields.items():
-        if path == () and name in {"home", "chats", "channels"}:
+        if path == () and name in {"home", "chats", "channels", "profiles"}:
             continue  # the page describes these in words
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
@@ -86,6 +87,15 @@ def test_every_field_of_a_channel_block_is_on_the_settings_page() -> None:
         for name, field in model.model_fields.items():
             if name not in ChannelSettings.model_fields or field.default != ChannelSettings.model_fields[name].default:
                 assert page[f"PARLOUR_CHANNELS__{kind}__{name}".upper()] == format_default(field.default)
+
+
+def test_every_setting_of_a_chat_and_of_a_profile_is_on_the_settings_page() -> None:
+    """Each by its dotted name, in the table of its section."""
+    _, chats, profiles = re.split(r"^## (?:One chat|Profiles)\n", DOCS["docs/settings.md"], flags=re.MULTILINE)
+    for text, model in ((chats, ChatSettings), (profiles, ProfileSettings)):
+        page = {name for cells in rows(text) for name in re.findall(r"`([a-z_0-9.]+)`", cells[0])}
+        names = (name.removeprefix("PARLOUR_CHAT__") for name, _ in leaves(model, ("chat",)))
+        assert page == {name.replace("__", ".").lower() for name in names}
 
 
 def test_the_configuration_examples_are_understood(tmp_path: Path) -> None:

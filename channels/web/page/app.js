@@ -32,7 +32,7 @@ const drafts = new Drafts();
 const menu = new CommandMenu(words, typed);
 const attachments = new Attachments(words, { changed: typed, trouble: showTrouble, login: showLogin });
 const card = new ModelCard(words, () => wire.hurry());
-const models = new ModelChoice(run);
+const models = new ModelChoice(words, run);
 const recorder = new Recorder(words, {
   recorded: (file) => attachments.add([file], true),
   trouble: showTrouble,

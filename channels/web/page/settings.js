@@ -55,10 +55,11 @@ async function listServices(words, send) {
   section.querySelector("ul").replaceChildren(...entries);
 }
 
-/** The model and its effort in the composer's bar, where the person has a choice; *say* is called with the command. */
+/** The profile, the model and its effort in the composer's bar, where the person has a choice; *say* is called with the command. */
 export class ModelChoice {
-  constructor(say) {
-    this.boxes = Object.fromEntries(["model", "effort"].map((each) => [each, document.getElementById(`${each}-choice`)]));
+  constructor(words, say) {
+    this.words = words;
+    this.boxes = Object.fromEntries(["as", "model", "effort"].map((each) => [each, document.getElementById(`${each}-choice`)]));
     this.allowed = [];
     this.reads = 0;
     for (const [command, box] of Object.entries(this.boxes)) {
@@ -78,9 +79,9 @@ export class ModelChoice {
   /** Read what is chosen now: a typed command changes it, too, in any window. */
   async read() {
     const turn = ++this.reads;
-    const { model, effort } = this.boxes;
+    const { as, model, effort } = this.boxes;
     const answer = this.allowed.length ? await fetch("models", { cache: "no-store" }).catch(() => null) : null;
-    const offer = answer?.ok ? await answer.json() : { current: "", offered: [], is_offline: true };
+    const offer = answer?.ok ? await answer.json() : { current: "", offered: [], is_offline: true, profile: "", profiles: [] };
     if (turn !== this.reads) return; // a later one is on its way
     const { current, offered, chosen_effort: chosen, is_offline: isOffline } = offer;
     effort.hidden = isOffline || !this.allowed.includes("effort");
@@ -88,6 +89,15 @@ export class ModelChoice {
     model.hidden = offered.every((each) => each === current) || !this.allowed.includes("model");
     const names = offered.includes(current) ? offered : [current, ...offered];
     model.querySelector("select").replaceChildren(...names.map((name) => new Option(name, name, false, name === current)));
+    as.hidden = offer.profiles.length === 0 || !this.allowed.includes("as");
+    as.querySelector("select").replaceChildren(...this.profileOptions(offer));
+  }
+
+  /** Return the options of profiles: the default, unless it is a profile that the operator set, and those on offer. */
+  profileOptions({ profile, profiles, has_chosen_profile: isChosen }) {
+    const names = profile && !profiles.includes(profile) ? [profile, ...profiles] : profiles;
+    const options = names.map((name) => new Option(name, name, false, name === profile));
+    return profile && !isChosen ? options : [new Option(this.words.profile_default, "default", false, !profile), ...options];
   }
 }
 

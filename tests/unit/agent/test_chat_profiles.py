@@ -10,7 +10,7 @@ from agent.llm.model_client import ModelClient
 from agent.llm.scripted_model import ScriptedModel
 from agent.skills.skill_library import SkillLibrary
 from agent.tools.toolbox import Toolbox
-from agent.turns.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin
+from agent.turns.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin, resolve_overrides
 from gateway.events import SessionKey
 from gateway.settings.chat_settings import ChatOverrides, ChatSettings
 from gateway.store.sql_store import SqlStore
@@ -93,7 +93,7 @@ async def test_what_we_do_by_ourselves_knows_its_guild(clock: VirtualClock) -> N
             models(),
             Toolbox.load(),
             store.people,
-            chats.of,
+            resolve_overrides(store.people, chats.of),
             has_guilds=chats.has_guilds,
             skills=NO_SKILLS,
         )

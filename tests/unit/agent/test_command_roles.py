@@ -64,6 +64,8 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "memory reject abc": (OPEN, ADMIN),
     "model": (OPEN, OPEN),
     "model fast": (OPEN, ADMIN),
+    "as": (OPEN, OPEN),
+    "as cook": (OPEN, ADMIN),
     "effort": (OPEN, OPEN),
     "effort high": (OPEN, ADMIN),
     "new": (OPEN, ADMIN),

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+import agent.commands.settings
 from gateway.backup import redact_settings
 from gateway.events import SessionKey
 from gateway.settings import Settings, check_settings
-from gateway.settings.chat_settings import ChatOverrides, open_chats
+from gateway.settings.chat_settings import DEFAULT_WORDS, ChatOverrides, open_chats
 from tests.fakes.settings import kinds
 
 TOOLS = frozenset({"remember", "send_file", "memory_search"})
@@ -77,6 +78,56 @@ def test_a_guild_has_settings_of_its_own(tmp_path: Path) -> None:
     assert chats.of(SessionKey("discord", "811")).group_policy is None
 
 
+PROFILES = """
+llm: {model: openai/gpt-5, models: {fast: openai/gpt-5-mini}}
+profiles:
+  cook: {model: fast, language: de, tools: {allow: [remember, send_file]}}
+  clerk: {soul: work.md, tools: {deny: [remember]}, offered: false}
+chats:
+  "web:*": {profile: clerk, model: openai/gpt-5, soul: Be brief., tools: {deny: [send_file]}}
+  "web:ann": {tools: {allow: [memory_search, send_file]}}
+"""
+
+
+def test_a_profile_goes_before_the_places_and_only_takes_tools_away(tmp_path: Path) -> None:
+    """Each setting by itself; what is kept for `chats` cannot be chosen; the look-up is merged once."""
+    chats = open_chats(settings(tmp_path, PROFILES))
+    assert chats.offered_profiles == ("cook",)
+    owner, ann = SessionKey("web", "owner"), SessionKey("web", "ann")
+    decided = chats.of(owner)
+    assert (decided.profile, decided.model, decided.soul) == ("clerk", "openai/gpt-5", "You speak for the workshop.")
+    assert (decided.allow, decided.deny) == (None, frozenset({"remember", "send_file"}))
+    assert (decided.said_by["profile"], decided.said_by["soul"]) == ("web:*", "profiles.clerk")
+    chosen = chats.of(ann, chosen="cook")
+    assert (chosen.profile, chosen.model, chosen.language, chosen.soul) == ("cook", "fast", "de", "Be brief.")
+    assert (chosen.allow, chosen.deny) == (
+        frozenset({"send_file"}),
+        frozenset({"send_file"}),
+    )  # of the two that the chat has
+    assert ("profile" in chosen.said_by, chosen.said_by["model"]) == (False, "profiles.cook")
+    assert chats.of(ann, chosen="cook") is chosen
+    for name in ("clerk", "nobody"):
+        assert chats.of(owner, chosen=name) is decided
+    elsewhere = chats.of(SessionKey("slack", "C1"), chosen="cook")
+    assert (elsewhere.profile, elsewhere.allow) == ("cook", frozenset({"remember", "send_file"}))
+    assert chats.of(SessionKey("slack", "C1"), chosen="clerk") == ChatOverrides({}).of(owner)
+
+
+def test_the_words_for_no_profile_are_those_of_the_commands() -> None:
+    """A profile with such a name could not be chosen."""
+    assert DEFAULT_WORDS == agent.commands.settings._DEFAULT_WORDS
+
+
+def test_a_profile_is_set_by_variables(tmp_path: Path) -> None:
+    """One setting, and the whole mapping."""
+    named = settings(
+        tmp_path, "", PARLOUR_PROFILES__COOK__MODEL="openai/x", PARLOUR_PROFILES__COOK__TOOLS__DENY="remember"
+    )
+    assert (named.profiles["cook"].model, named.profiles["cook"].tools.deny) == ("openai/x", ("remember",))
+    whole = settings(tmp_path, "", PARLOUR_PROFILES='{"cook": {"effort": "low"}}')
+    assert whole.profiles["cook"].effort == "low"
+
+
 def test_a_look_up_is_merged_once(tmp_path: Path) -> None:
     """However many chats ask, what they are told is one object for each way to be named."""
     chats = rules(tmp_path)
@@ -132,6 +183,26 @@ WRONG = {
     "right-where": ("tools: {rights: {act: {where: [groups]}}}", "must be 'direct' or 'shared'"),
     "right-nowhere": ("tools: {rights: {act: {where: []}}}", "at least 1 item"),
     "right-ask": ("tools: {rights: {act: {ask: never}}}", "must be 'tainted', 'first' or 'always'"),
+    "profile": (
+        "profiles: {cook: {effort: low}}\nchats: {'web:a': {profile: cok}}",
+        "called 'cok'; did you mean cook?",
+    ),
+    "no-profiles": (
+        entry("web:a", "profile: cook"),
+        "chats.web:a.profile in parlour.yaml: no profile is called 'cook'",
+    ),
+    "profile-name": ("profiles: {Der Koch: {effort: low}}", "'Der Koch' is not a valid profile name; use a-z"),
+    "profile-default": ("profiles: {default: {effort: low}}", "'default' always means no profile"),
+    "profile-long": (f"profiles: {{{'x' * 41}: {{effort: low}}}}", "at most 40 characters"),
+    "profile-model": (
+        "profiles: {cook: {model: gpt-5}}",
+        "profiles.cook.model in parlour.yaml: llm.models has no model",
+    ),
+    "profile-tool": ("profiles: {cook: {tools: {allow: [send_fil]}}}", "'send_fil'; did you mean send_file?"),
+    "profile-voice": ("profiles: {cook: {soul: none.md}}", "none.md cannot be read"),
+    "profile-language": ("profiles: {cook: {language: klingon}}", "is not a supported language"),
+    "profile-setting": ("profiles: {cook: {timezone: UTC}}", "profiles.cook.timezone in parlour.yaml is not a setting"),
+    "profile-value": ("profiles: {cook: 5}", "must be a group of settings"),
     "not-a-list": ("llm: {models: [{a: b}]}", "must be a group of settings"),
 }
 
