@@ -1,4 +1,4 @@
-"""Write .env.example anew from docs/settings.md: `python deploy/env_example.py > .env.example`. Standard library only.
+"""Write .env.example from docs/settings.md: `python deploy/env_example.py > .env.example`. Standard library only.
 
 The page is tested against the settings model, and .env.example against this, so that neither can lag.
 """

@@ -197,6 +197,14 @@ class StatelessAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """Settings of a channel that notifies closed browsers."""
+
+    secret: Callable[[], Awaitable[str]]  # shared by every gateway of the store; raises UserError if it is missing
+    contact: str  # the public https address, for push services that want to complain; "" = none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
     """Arguments a channel is built from."""
 
@@ -215,6 +223,7 @@ class ChannelContext:
     folder: Path | None = None  # for the channel's files; created by the first write
     proxy: str = field(default="", repr=False)  # for all connections, by gateway.net; "" = none; secret
     reply_policies: ReplyPolicies | None = None  # None = the block's policy everywhere
+    push: PushOptions | None = None  # None = browsers are not notified
     windows: WorkerWindows | None = None  # of this channel at other workers; None = there are none
     connections: WorkerConnections | None = None  # of all workers; None = there are no others
     # The tokens of a turn that began at a time. Raises StoreUnavailable.

@@ -422,6 +422,7 @@ class DeliveryReceipt:
     part: str
     message_id: str  # the platform's id, needed for edits
     at: datetime = field(compare=False)
+    notify_at: datetime | None = field(default=None, compare=False)  # nobody saw it: a job notifies the person then
 
 
 def turn_id(message: InboundMessage) -> str:

@@ -273,6 +273,7 @@ class ExportJobs:
     now: Callable[[], datetime]
     kinds: Mapping[str, JobKind]
     logins: Callable[[str], Awaitable[Sequence[Line]]]  # of a person at services, by account; without their tokens
+    browsers: Callable[[str], Awaitable[Sequence[Line]]]  # of a person, that show notifications; without their keys
     runs: Callable[[Sequence[Job]], Awaitable[Sequence[Line]]]  # of the reminders among jobs
     disk: Disk = field(default_factory=Disk)
 
@@ -357,6 +358,7 @@ class ExportJobs:
             if (kind := self.kinds.get(job.kind)) is not None and kind.export and job.kind == kind.name:
                 rows[kind.export].append(job.payload)
         rows["logins.jsonl"] = list(await self.logins(person))
+        rows["browsers.jsonl"] = list(await self.browsers(person))
         rows["runs.jsonl"] = list(await self.runs(jobs))
         rows["memory/waiting.jsonl"] = list(await self.staging.records(scope))
         await self.documents.notice(scope)

@@ -50,7 +50,7 @@ class ChatProfile:
 
     @property
     def lost_name(self) -> str:
-        """The profile that was chosen here and is offered no longer; "" if there is none."""
+        """The profile that was chosen here and is offered no longer, or ""."""
         return "" if self.name == self.chosen_name else self.chosen_name
 
     def remove_tool(self, tool: str) -> ChatProfile:
@@ -181,7 +181,7 @@ def stored_guild(people: SqlPreferences, key: SessionKey) -> str:
 def resolve_overrides(people: SqlPreferences, chats: ChatSettingsLookup) -> Callable[[SessionKey, str], ChatOverride]:
     """Return the function that gives the settings of a chat in a guild, by what *chats* and people's choices say.
 
-    *chats* is called with the chat, its guild and the profile chosen there, each "" if there is none. A guild that is
+    *chats* is called with the chat, its guild and the profile chosen there, each "" where it is absent. A guild that is
     not known is the stored one: a job that no message started does not carry it.
     """
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 
 import structlog
 from starlette.requests import HTTPConnection
@@ -19,13 +20,24 @@ from channels.web.files import FileDownload, ServedFiles
 from channels.web.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.web.frame_codec import Frame, encode_shared, safe_file_name, shown_file, trouble_line
 from channels.web.logins import StoredLogin, WebLogins
+from channels.web.push import PushNotice, PushNotifier
 from channels.web.windows import ClientConnection, SharedFrame
 from gateway.channel import ChannelContext
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
-from gateway.events import Attachment, InboundMessage, SessionKey
+from gateway.events import (
+    Attachment,
+    DeliveryReceipt,
+    InboundMessage,
+    MessagePart,
+    OutboundKind,
+    OutboundMessage,
+    SessionKey,
+)
 from gateway.i18n import accepted_languages, command_names, translate
 from gateway.net.addresses import FORWARDING_HEADERS, is_system_account
+from gateway.net.public_http import PublicHttpClient
 from gateway.ports.channel import MOST_CONVERSATIONS, channel_wide_key
+from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +50,8 @@ _LIST_CHANGED = "conversations"  # the frame
 _BUTTONS = 20  # below one message
 _TRY_AGAIN_LATER = 1013
 _SERVICE_RESTART = 1012
+_NOTICED_TEXT = 1_000  # characters of an answer that the first words of a notification are taken from
+PUSH_AFTER = timedelta(seconds=3)  # a page that is connected again by then shows the answer itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +87,13 @@ class WebChannel(FrameChannel):
         self.downloads = KeyedSlots(MOST_DOWNLOADS, waiting_limit=0)
         self.uploads = WebUploads(context.folder) if context.folder is not None else None
         self.can_record = context.has_transcription and self.uploads is not None
+        self.push_after = PUSH_AFTER
+        self.push: PushNotifier | None = None
+        if context.push is not None:
+            http = PublicHttpClient(proxy=context.proxy)
+            self.push = PushNotifier(
+                context.state, http, secret=context.push.secret, contact=context.push.contact, is_valid=self._is_login
+            )
 
     @property
     def cookie(self) -> str:
@@ -115,6 +136,8 @@ class WebChannel(FrameChannel):
         ended = await self.logins.end(who)
         for login in ended:
             self._close_windows_of(login)
+        if self.push is not None:
+            await self.push.remove_logins(who, {login.digest for login in ended})
         return len(ended)
 
     async def visitor(self, connection: HTTPConnection) -> WebVisitor | None:
@@ -149,6 +172,8 @@ class WebChannel(FrameChannel):
         """End *login*, and close what it has open."""
         await self.logins.leave(login)
         self._close_windows_of(login)
+        if self.push is not None:
+            await self.push.remove_logins(login.who, {login.digest})
 
     def _close_ended_windows(self) -> None:
         """Close what has open a login that was ended at another gateway."""
@@ -232,6 +257,52 @@ class WebChannel(FrameChannel):
         # A reference names the scope, which is nobody's business on the wire.
         token = self._shelf.add(key.parent.chat, file, "" if file.blob else text)
         return {**shown_file(file), "href": f"files/{token}"}
+
+    # Notifications.
+
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
+        """Hand *part* to every open window; where its person has none, the receipt says when to notify them."""
+        return await self._noticed(part, await super().send(part, may_be_duplicate=may_be_duplicate))
+
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
+        """Replace the message *message_id* by *part*; it keeps its id. Notifies as `send` does."""
+        return await self._noticed(part, await super().edit(message_id, part))
+
+    async def _noticed(self, part: MessagePart, receipt: DeliveryReceipt) -> DeliveryReceipt:
+        who = part.key.parent.chat
+        is_first = part.kind is not OutboundKind.PREVIEW and part.id.endswith(".1")
+        if self.push is None or not is_first or self._has_window(who) or not await self.push.browsers(who):
+            return receipt
+        return replace(receipt, notify_at=receipt.at + self.push_after)
+
+    async def notify(
+        self, message: OutboundMessage, at: datetime, ids: Collection[str] | None
+    ) -> tuple[Collection[str], timedelta]:
+        """Notify the person of *message*, which was delivered *at*, unless they have a window open by now.
+
+        Return as `PushNotifier.notify`. Raises StoreUnavailable.
+        """
+        key, who = message.key, message.key.parent.chat
+        if self.push is None or self._has_window(who):
+            return (), timedelta(0)
+        known = () if self.conversations is None else await self.conversations.list_conversations(key.parent)
+        notice = PushNotice(
+            turn=message.turn,
+            conversation=key.thread or FIRST,
+            at=at,
+            line=translate("web.push_answer", self._language(key)),
+            title=next((each.title for each in known if each.key == key), ""),
+            text=" ".join(render_plain(message.text[:_NOTICED_TEXT]).split()),
+        )
+        return await self.push.notify(who, notice, ids)
+
+    def _has_window(self, who: str) -> bool:
+        chat = SessionKey(self.name, who)
+        return bool(self._people.get(who)) or (self._shared is not None and self._shared.is_watched(chat))
+
+    async def _is_login(self, who: str, digest: str) -> bool:
+        login = await self.logins.find_digest(digest) if digest else None
+        return who == OWNER if login is None and not digest else login is not None and login.who == who
 
     # Conversations.
 

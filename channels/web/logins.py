@@ -116,10 +116,11 @@ class WebLogins:
 
     async def find(self, token: str) -> StoredLogin | None:
         """Return the login that *token* stands for, if it still counts."""
-        if not token:
-            return None
+        return await self.find_digest(_digest(token)) if token else None
+
+    async def find_digest(self, digest: str) -> StoredLogin | None:
+        """Return the login with the digest of its token, if it still counts."""
         await self._split_old_note()
-        digest = _digest(token)
         if self._is_shared and not self.is_stored(digest):
             # It may be a moment old, and from another gateway: reading brings the notes in memory up to date.
             with suppress(StoreUnavailable):

@@ -34,8 +34,9 @@ from channels.web.adapter import FIRST, WebChannel, WebVisitor
 from channels.web.files import DownloadResponse
 from channels.web.frame_codec import safe_file_name
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
+from channels.web.push import MOST_BROWSERS, BadSubscription, PushBrowser, TooManyBrowsers
 from gateway.channel import ConversationStore, PersonPanels
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, UserError
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, HELP, LANGUAGES, command_names, load_catalogue, own_name, translate
 from gateway.installation import operator_command
@@ -59,7 +60,7 @@ _TYPES = {
 # that this tab itself has just sent (blob:).
 _POLICY = (
     "default-src 'self'; img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
-    "object-src 'none'; require-trusted-types-for 'script'; trusted-types dompurify"
+    "object-src 'none'; require-trusted-types-for 'script'; trusted-types dompurify worker"
 )
 
 # In place of the web server's own, which allows nothing.
@@ -104,6 +105,10 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/reminders", _for_visitor(_for_panel(list_reminders), channel), methods=["GET"]),
         Route(f"{prefix}/reminders/runs", _for_visitor(list_reminder_runs, channel), methods=["GET"]),
         Route(f"{prefix}/search", _for_visitor(search_conversations, channel), methods=["GET"]),
+        Route(f"{prefix}/push", _for_visitor(list_push_browsers, channel), methods=["GET"]),
+        Route(f"{prefix}/push", _for_visitor(add_push_browser, channel), methods=["POST"]),
+        Route(f"{prefix}/push/{{id}}", _for_visitor(remove_push_browser, channel), methods=["POST"]),
+        Route(f"{prefix}/worker.js", _worker, methods=["GET"]),
         Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),
         Route(f"{prefix}/logout", _bound(_logout, channel), methods=["POST"]),
         WebSocketRoute(f"{prefix}/ws", partial(_socket, channel)),
@@ -150,6 +155,13 @@ async def _asset(request: Request) -> Response:
     if asset is None:
         return Response(status_code=404)
     return _answer(request, asset, {"Cache-Control": _FOREVER} if version == assets_version() else {})
+
+
+async def _worker(request: Request) -> Response:
+    """Serve the service worker. Its path decides its scope: the page."""
+    return _answer(
+        request, assets()["worker.js"], {"Content-Security-Policy": "default-src 'none'; connect-src 'self'"}
+    )
 
 
 def _answer(request: Request, asset: PageAsset, headers: dict[str, str]) -> Response:
@@ -533,3 +545,53 @@ async def list_services(panels: PersonPanels, key: SessionKey) -> JSONResponse:
 async def list_models(panels: PersonPanels, key: SessionKey) -> JSONResponse:
     """Return the model that answers the visitor, and those that they can choose."""
     return JSONResponse(asdict(panels.models(key)), headers=_FRESH)
+
+
+async def list_push_browsers(channel: WebChannel, visitor: WebVisitor, _: Request) -> JSONResponse:
+    """Return the visitor's browsers that show notifications, and the key that another one subscribes with."""
+    if channel.push is None:
+        return JSONResponse({}, 404)
+    try:
+        key, found = await channel.push.key(), await channel.push.browsers(visitor.who)
+    except StoreUnavailable:
+        return JSONResponse({}, 503)
+    except UserError as error:
+        log.warning("web.push_off", reason=str(error))
+        return JSONResponse({"key": "", "browsers": []}, headers=_FRESH)
+    return JSONResponse({"key": key.public, "browsers": [_browser(each) for each in found]}, headers=_FRESH)
+
+
+async def add_push_browser(channel: WebChannel, visitor: WebVisitor, request: Request) -> JSONResponse:
+    """Add the browser that the body describes to the visitor's, or change it; return its id."""
+    try:
+        facts = json.loads(await read_body(request, limit=LONGEST_CHANGE) or b"")
+    except (ValueError, RecursionError):
+        facts = None
+    if not isinstance(facts, dict) or channel.push is None:
+        return JSONResponse({}, 400 if channel.push is not None else 404)
+    try:
+        added = await channel.push.add(visitor.who, facts, visitor.login.digest if visitor.login else "")
+    except TooManyBrowsers:
+        line = translate("web.push_full", channel.language(visitor), most=MOST_BROWSERS)
+        return JSONResponse({"line": line}, 409)
+    except BadSubscription as error:
+        log.info("web.push_refused", reason=str(error))
+        return JSONResponse({"line": translate("web.push_bad", channel.language(visitor))}, 400)
+    except (StoreUnavailable, UserError):
+        return JSONResponse({"line": translate("frames.later", channel.language(visitor))}, 503)
+    return JSONResponse({"id": added.id})
+
+
+async def remove_push_browser(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
+    """Withdraw one of the visitor's browsers; another person's is not among them."""
+    if channel.push is None:
+        return JSONResponse({}, 404)
+    try:
+        await channel.push.remove(visitor.who, {request.path_params["id"]})
+    except StoreUnavailable:
+        return JSONResponse({"line": translate("frames.later", channel.language(visitor))}, 503)
+    return Response(status_code=204)
+
+
+def _browser(browser: PushBrowser) -> Mapping[str, object]:
+    return {"id": browser.id, "name": browser.name, "at": browser.at, "shows_text": browser.shows_text}

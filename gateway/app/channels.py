@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from starlette.routing import BaseRoute
 
 from agent.llm.chat_model import ChatRequest
-from agent.memory.jobs.job_runner import send_job_report
+from agent.memory.jobs.job_runner import RetryJobLater, send_job_report
 from gateway.admission import Admitted
 from gateway.app.console import GatewayPersonPanels, is_console_owner
 from gateway.app.context import ChannelPlatforms, ExtraPlugins
@@ -22,12 +26,14 @@ from gateway.channel import (
     Channel,
     ChannelContext,
     ChannelPlugin,
+    PushOptions,
     StatelessAnswer,
     SupportsReplay,
     TurnUsage,
 )
 from gateway.errors import ParlourError, StoreUnavailable, UserError
-from gateway.events import ChatKind, InboundMessage, Role, Sender, SessionKey, turn_id
+from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
+from gateway.home import make_private
 from gateway.i18n import translate
 from gateway.installation import load_entry_points
 from gateway.ports.access import CappedSender, CapReached, ChatOverride
@@ -142,6 +148,7 @@ def build_channels(app: Runtime) -> ConfiguredChannels:
                 reply_policies=reply_policies_of(app.chats, name, channel_settings),
                 connections=store.connections,
                 windows=store.windows,
+                push=PushOptions(secret=partial(push_secret, app), contact=push_contact(settings)),
                 turn_usage=partial(turn_usage, app),
                 answer_stateless=partial(answer_stateless, app),
             )
@@ -216,6 +223,95 @@ def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str
         if role.covers(each.needs.general.direct)
         and (not has_one_memory or role.covers(each.needs.general.single or Role.MEMBER))
     ]
+
+
+# -- notifications of browsers -------------------------------------------------------------------------
+
+_PUSH_KEY_FILE = "web__push_key"  # in the folder of secrets: the setting of that name at the next start
+
+
+def push_contact(settings: Settings) -> str:
+    """Return the public https address for push services, or ""."""
+    address = settings.web.public_url or ""
+    return address if address.startswith("https:") else ""
+
+
+async def push_secret(app: Runtime) -> str:
+    """Return the secret of the key pair for push services; the first call creates it.
+
+    Raises UserError where several gateways share the store, which all need the same one, or if it cannot be written.
+    """
+    if (key := app.settings.web.push_key) is not None:
+        return key.get_secret_value()
+    if app.settings.store.shared:
+        raise UserError(
+            "notifications are off, because several gateways share this store: set web.push_key on each of them, to"
+            " the same 32 or more random characters (`openssl rand -hex 24`), and start them again"
+        )
+    try:
+        return await asyncio.to_thread(_read_or_make_secret, app.home.secrets / _PUSH_KEY_FILE)
+    except OSError as error:
+        raise UserError(
+            f"the key of notifications cannot be written to {app.home.secrets} ({error.strerror}); set web.push_key"
+            " yourself, to 32 or more random characters"
+        ) from None
+
+
+def _read_or_make_secret(file: Path) -> str:
+    """Return the text of *file*. The first of several who make it wins: it never changes. Blocks."""
+    if not file.exists():
+        make_private(file.parent)
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                out.write(secrets.token_urlsafe(32) + "\n")
+                out.flush()
+                os.fsync(out.fileno())
+            with suppress(FileExistsError):
+                os.link(name, file)
+        finally:
+            Path(name).unlink()
+    return file.read_text(encoding="utf-8").strip()
+
+
+async def notify_browsers(app: Runtime, job: Job) -> RetryJobLater | None:
+    """Announce an unseen answer in each browser of its person. Raises StoreUnavailable."""
+    turn = job.id.partition(":")[2]
+    sent = await app.store.outbox.messages_of(turn)
+    message = next((each.message for each in sent if each.message.text), None)
+    page = (
+        None if message is None else next((each for each in app.chat_pages if each.name == message.key.channel), None)
+    )
+    if message is None or page is None:  # erased or expired, or its page is switched off
+        return None
+    message = replace(message, text=app.redactor.redact(message.text))
+    at, left = datetime.fromisoformat(job.payload["at"]), job.payload.get("left")
+    again, delay = await page.notify(message, at, left)
+    if not again:
+        return None
+    return RetryJobLater(delay, "a push service cannot be reached", payload={**job.payload, "left": sorted(again)})
+
+
+async def list_browsers(app: Runtime, person: str) -> list[dict[str, Any]]:
+    """Return the browsers of a person that show notifications, without keys. Raises StoreUnavailable."""
+    accounts = [each.account for each in app.store.links.accounts(person)] or [PlatformAccount.from_name(person)]
+    return [
+        {"account": account.name, "browser": each.name, "endpoint": each.endpoint, "at": each.at}
+        for page in app.chat_pages
+        if page.push is not None
+        for account in accounts
+        if account.kind == PAGE
+        for each in await page.push.browsers(account.id)
+    ]
+
+
+async def forget_browsers(app: Runtime, accounts: Collection[str] | None) -> None:
+    """Remove the browsers of *accounts*, by their names; without names, of all accounts. Raises StoreUnavailable."""
+    named = [PlatformAccount.from_name(each) for each in accounts or ()]
+    ids = None if accounts is None else {each.id for each in named if each.kind == PAGE}
+    for page in app.chat_pages:
+        if page.push is not None:
+            await page.push.remove_all(ids)
 
 
 log = structlog.get_logger(__name__)

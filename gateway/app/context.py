@@ -19,7 +19,7 @@ from agent.memory.erasure.retention import RETENTION_JOBS
 from agent.memory.erasure.scope_eraser import SCOPE_ERASURE_JOBS
 from agent.memory.erasure.word_eraser import CommitFilter
 from agent.memory.jobs.chat_edits import EDIT_JOBS, REMEMBER_JOBS
-from agent.memory.jobs.job_runner import by_name
+from agent.memory.jobs.job_runner import JobKind, JobPace, by_name
 from agent.memory.privacy import EXPORT_JOBS
 from agent.memory.update.conversation_updates import APPLY_JOBS, UPDATE_JOBS
 from agent.memory.update.dream_phases import DREAM_JOBS
@@ -34,6 +34,7 @@ from gateway.errors import SettingsError, UserError
 from gateway.events import PlatformAccount
 from gateway.installation import HOW_TO_INSTALL, load_entry_points
 from gateway.ports.channel import PlatformTraits
+from gateway.ports.journal import PUSH
 from gateway.settings import InstalledPlugins, Settings
 from gateway.settings.channel_blocks import ALWAYS_THERE
 from gateway.store.engine import BLANK_AFTER, StoreLimits, utc_now
@@ -164,6 +165,7 @@ def limit_retention(settings: Settings, default: timedelta) -> timedelta:
     return min(default, timedelta(days=days)) if days else default
 
 
+PUSH_JOBS: Final = JobKind(name=PUSH, pace=JobPace.TASK, locks_scopes=True)  # has no words, and touches no memory
 JOB_KINDS: Final = by_name(
     (
         REMEMBER_JOBS,
@@ -175,6 +177,7 @@ JOB_KINDS: Final = by_name(
         TASK_JOBS,
         TASK_END_JOBS,
         SPEECH_JOBS,
+        PUSH_JOBS,
         UPDATE_JOBS,
         APPLY_JOBS,
         DREAM_JOBS,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,7 +69,8 @@ from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions
 from agent.workers.spoken_answers import SPEECH_JOBS
-from gateway.app.context import JOB_KINDS, LOCAL_ACCOUNTS
+from gateway.app.channels import forget_browsers, list_browsers, notify_browsers
+from gateway.app.context import JOB_KINDS, LOCAL_ACCOUNTS, PUSH_JOBS
 from gateway.app.models import configured_models
 from gateway.home import HomeUnscopedData
 from gateway.ports.journal import Job
@@ -213,13 +215,18 @@ def _build_erasure(
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
     words = WordEraser(storage, workspaces, stored_conversations.forget_titles, JOB_KINDS)
     purge = PurgeJobs(storage=storage, word_eraser=words)
+
+    async def forget_logins(accounts: Collection[str] | None) -> None:
+        await app.logins.forget(accounts=accounts)
+        await forget_browsers(app, accounts)
+
     eraser = ScopeEraser(
         storage=storage,
         word_eraser=words,
         people=app.store.people,
         links=app.store.links,
         scope_lock=scope_lock,
-        forget_logins=lambda accounts: app.logins.forget(accounts=accounts),
+        forget_logins=forget_logins,
         kind=app.platform,
     )
     days = app.settings.memory.retention_days
@@ -259,6 +266,7 @@ def build_privacy(app: Runtime) -> PrivacyService:
         files=store.files,
         staging=memory.staging,
         logins=export_logins,
+        browsers=partial(list_browsers, app),
         runs=export_runs,
         limit=lambda channel: min(app.configured_channels.file_limit(channel), longest),
         zone=app.locales.zone,
@@ -408,6 +416,7 @@ def build_job_runner(app: Runtime) -> JobRunner:
         LINK_JOBS: memory.linker.run,
         EXPORT_JOBS: app.privacy.exports.run,
         SPEECH_JOBS: app.run_speech,
+        PUSH_JOBS: partial(notify_browsers, app),
     }
     if app.settings.tools.reminders:
         handlers[REMINDER_JOBS] = app.reminders.run

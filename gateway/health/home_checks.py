@@ -467,12 +467,24 @@ def check_web(context: CheckContext) -> Iterator[Finding]:
             ' put a TLS proxy in front and write https:// ("A TLS proxy" in docs/server.md)'
         )
         yield warn(line, "web", "plain")
+    elif parts.scheme != "https" and not is_loopback(web.host):
+        line = (
+            "browsers on other machines offer notifications, the offline page and the microphone at an https address"
+            " alone: put a TLS proxy in front, and set PARLOUR_WEB__PUBLIC_URL"
+        )
+        yield ok(line, "web")
     if parts.scheme == "https" and not web.trusted_proxies:
         line = (
             "PARLOUR_WEB__PUBLIC_URL is the address of a TLS proxy, but no proxy is trusted, so that all users count as"
             " one address; set PARLOUR_WEB__TRUSTED_PROXIES to the proxy's address, such as 127.0.0.1"
         )
         yield warn(line, "web", "proxies")
+    if parts.scheme == "https" and context.settings.store.shared and web.push_key is None:
+        line = (
+            "notifications are off, because several gateways share the store and have no key for them; set"
+            " PARLOUR_WEB__PUSH_KEY on each to the same 32 or more random characters (`openssl rand -hex 24`)"
+        )
+        yield warn(line, "web", "push")
     # Our compose file listens on every address of the container, and publishes it on this machine's loopback alone.
     is_published = web.published_port is not None and in_container(context.environment)
     if not (is_loopback(web.host) or web.metrics_token is not None or is_published):

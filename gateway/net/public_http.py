@@ -189,6 +189,27 @@ class PublicHttpClient:
             raise FetchFailed("the service redirects elsewhere")
         return found
 
+    async def post_status(self, url: str, *, headers: Mapping[str, str], data: bytes) -> tuple[int, str]:
+        """POST *data* to a public address; return status and Retry-After. No redirects, and no body is read.
+
+        It is not counted to the limits of `fetch`. Raises FetchFailed.
+        """
+        target = self.check_url(url)
+        async with (
+            self.open_session(is_checked=True, force_close=True) as session,
+            _failures_as_text(self._total),
+            asyncio.timeout(_FIRST_BYTE),
+        ):
+            response = await session.post(target, headers=headers, data=data, allow_redirects=False)
+            response.close()
+            return response.status, response.headers.get("Retry-After", "")[:100]
+
+    def check_url(self, text: str) -> URL:
+        """Return the address that *text* names. Raises FetchFailed for one that is not public; looks no name up."""
+        url = parse_public_url(text, ports=self._ports)
+        self.check_host(url)
+        return url
+
     def check_host(self, url: URL) -> None:
         """Refuse what the proxy would resolve, or what would bypass it; sockets of our own are checked anyway.
 
@@ -232,22 +253,28 @@ class PublicHttpClient:
         **options: Any,
     ) -> HttpResponse | URL:
         """Return the response, or the address it redirects to, within *seconds*."""
-        try:
-            async with asyncio.timeout(seconds):
-                async with asyncio.timeout(_FIRST_BYTE):
-                    response = await session.request(method, url, allow_redirects=False, **options)
-                return await _read_response(response, url, most)
-        except TimeoutError:
-            raise FetchFailed(f"no response within {self._total:.0f} seconds") from None
-        except aiohttp.ClientConnectorCertificateError:
-            raise FetchFailed("the server's certificate is not valid for this address") from None
-        except aiohttp.ClientConnectorError as error:
-            is_refused = isinstance(error.os_error, NotPublicAddress)
-            raise FetchFailed(NOT_PUBLIC if is_refused else "the server cannot be reached") from None
-        except aiohttp.ClientPayloadError:
-            raise FetchFailed("the response broke off") from None
-        except (aiohttp.ClientError, OSError, ValueError):
-            raise FetchFailed("the server does not answer as a web server does") from None
+        async with _failures_as_text(self._total), asyncio.timeout(seconds):
+            async with asyncio.timeout(_FIRST_BYTE):
+                response = await session.request(method, url, allow_redirects=False, **options)
+            return await _read_response(response, url, most)
+
+
+@asynccontextmanager
+async def _failures_as_text(total: float) -> AsyncIterator[None]:
+    """Raise FetchFailed for the errors of a request."""
+    try:
+        yield
+    except TimeoutError:
+        raise FetchFailed(f"no response within {total:.0f} seconds") from None
+    except aiohttp.ClientConnectorCertificateError:
+        raise FetchFailed("the server's certificate is not valid for this address") from None
+    except aiohttp.ClientConnectorError as error:
+        is_refused = isinstance(error.os_error, NotPublicAddress)
+        raise FetchFailed(NOT_PUBLIC if is_refused else "the server cannot be reached") from None
+    except aiohttp.ClientPayloadError:
+        raise FetchFailed("the response broke off") from None
+    except (aiohttp.ClientError, OSError, ValueError):
+        raise FetchFailed("the server does not answer as a web server does") from None
 
 
 class HostRates:

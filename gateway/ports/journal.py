@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from gateway.events import InboundKind, InboundMessage, MessagePart, OutboundMessage, Role, SessionKey
 from gateway.ports.channel import CallStep
@@ -184,6 +184,9 @@ class Job:
     due_at: datetime
     attempts: int = 0
     limit: JobLimit | None = None  # a turn's commit queues the job only below it
+
+
+PUSH: Final = "push"  # the kind of a job that notifies a person of an answer that nobody saw
 
 
 @dataclass(frozen=True, slots=True)

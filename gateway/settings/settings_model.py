@@ -376,6 +376,7 @@ class WebServerSettings(FrozenModel):
     public_url: MaybeWebAddress = None  # as people type it, when a proxy stands in front
     trusted_proxies: Networks = ()
     metrics_token: MaybeSecret = None  # who scrapes /metrics from another machine
+    push_key: LoginKey | None = None  # of notifications; made at the first, where one gateway has the store
 
 
 class ToolCapSettings(FrozenModel):

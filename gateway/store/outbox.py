@@ -10,14 +10,16 @@ from typing import Any
 
 from gateway.errors import StoreUnavailable
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, SessionKey
-from gateway.ports.journal import OutboxPart, PartState, PendingDelivery, TurnLease
+from gateway.ports.journal import PUSH, Job, OutboxPart, PartState, PendingDelivery, TurnLease
 from gateway.store.adoption import AdoptedRange, is_uncertain
 from gateway.store.claims import IS_HELD, claim_name
 from gateway.store.database import BURY, LISTED, LOCKED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
+    encode_job,
     micros,
     moment,
+    put_job,
     quote,
     read_inbound,
     read_json,
@@ -113,11 +115,15 @@ class SqlOutbox:
         return read_part(part.id, part.key, stored) if stored is not None else None
 
     async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
-        """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""
+        """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more.
+
+        If the receipt has a `notify_at`, the transaction queues the job that notifies the person: once for a part.
+        """
         now, stamp = self._engine.now(), micros(receipt.at)
         following = then.id if then is not None else None
         return await self._engine.writer.submit(
             lambda database: mark_sent(database, receipt, stamp, following, now),
+            None if receipt.notify_at is None else lambda _: self._engine.queued_job.set(),
             group=_turn_of(receipt.part),
             within=_RECEIPT_WITHIN,
         )
@@ -259,6 +265,7 @@ _SENDING = sql(
     "RETURNING payload",
 )
 _SENT = sql("UPDATE part SET state = 'sent', message_id = ?, at = ? WHERE", _OF_MESSAGE, "AND n = ?")
+_SENT_BEFORE = sql("SELECT 1 FROM part WHERE", _OF_MESSAGE, "AND n = ? AND state = 'sent'")
 _MARK = sql("UPDATE part SET state = ?, reason = ?, at = ? WHERE", _OF_MESSAGE, "AND n = ? AND", _IS_UNFINISHED)
 _BURY = sql(
     "UPDATE part SET state = 'dead', reason = ?, at = ? WHERE",
@@ -445,6 +452,10 @@ def mark_sent(database: Database, receipt: DeliveryReceipt, stamp: int, then: st
     Returns False if the chat has nothing more.
     """
     id_, n = part_place(receipt.part)
+    if receipt.notify_at is not None and database.execute(_SENT_BEFORE, (id_, n)).fetchone() is None:
+        turn, payload = _turn_of(receipt.part), {"at": receipt.at.isoformat()}
+        job = Job(id=f"{PUSH}:{turn}", kind=PUSH, scope="", payload=payload, due_at=receipt.notify_at)
+        put_job(database, encode_job(job))
     database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
     if then is not None and mark_sending(database, then, at) is not None:
         return True

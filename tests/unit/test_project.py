@@ -136,7 +136,7 @@ def test_one_extra_per_channel_and_all_is_their_sum() -> None:
     extras = project()["project"]["optional-dependencies"]
     (everything,) = map(Requirement, extras.pop("all"))
     assert everything.name == "parlour"
-    assert everything.extras == set(extras) - {"code", "ddgs", "mcp", "otel", "postgres", "s3", "sheets"}
+    assert everything.extras == set(extras) - {"code", "ddgs", "mcp", "otel", "postgres", "push", "s3", "sheets"}
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import { CommandMenu, isComposing, listenForHelp } from "./help.js";
 import { Panels } from "./panels.js";
 import { Drafts, Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
+import { endPush, PushSettings, renewPush, startWorker } from "./push.js";
 import { ModelChoice, listenForSettings } from "./settings.js";
 import { Recorder } from "./recorder.js";
 import { Wire } from "./wire.js";
@@ -65,6 +66,7 @@ const wire = new Wire({
     card.allow(session);
     conversations.load();
     if (session.needs_locale) tellLocale();
+    renewPush();
     by("leave").hidden = !session.can_leave;
     by("leave").title = session.who;
     by("as-whom").textContent = words.logged_in.replace("{who}", session.who);
@@ -413,6 +415,7 @@ function takeLogin() {
 }
 
 by("leave").addEventListener("click", async () => {
+  await endPush();
   try {
     const answer = await post("logout", {});
     if (!answer.ok) return;
@@ -457,10 +460,13 @@ function post(path, body) {
 }
 
 listenForHelp();
+const pushSettings = new PushSettings(words);
+startWorker((conversation) => conversations.open(conversation));
 listenForSettings(words, (command) => {
   isLanguageChanged = command.startsWith("/language");
   run(command);
 });
+by("settings-open").addEventListener("click", () => pushSettings.show());
 fit();
 wire.conversation = conversations.current;
 wire.connect();

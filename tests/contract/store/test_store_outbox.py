@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import LeaseLost
 from gateway.events import Attachment, InboundMessage, MessagePart, OutboundMessage, SessionKey
-from gateway.ports.journal import PartState, PendingDelivery, TurnLease
+from gateway.ports.journal import PUSH, PartState, PendingDelivery, TurnLease
 from gateway.store.sql_store import SqlStore
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
@@ -445,3 +445,22 @@ async def test_the_question_of_a_turn_expires_with_its_words(backend: StoreBacke
     await store.prune()
     question = await store.outbox.question(message.turn)
     assert question is None or question.text == ""
+
+
+async def test_an_answer_that_nobody_saw_is_announced_once(backend: StoreBackend) -> None:
+    """The job is queued by the transaction that marks the part as sent: not before a kill, and once however often."""
+    store = await backend.open()
+    message, (part, later) = await frozen(store, 2)
+    unseen = replace(receipt(part), notify_at=receipt(part).at)
+    store = await backend.reopen()
+    assert await store.jobs.pending_of(PUSH) == ()
+    for _ in range(2):
+        await store.outbox.mark_sent(unseen)
+        store = await backend.reopen()
+    (job,) = await store.jobs.pending_of(PUSH)
+    assert (job.id, job.scope, job.due_at) == (f"{PUSH}:{message.turn}", "", unseen.at)
+    assert set(job.payload) == {"at"}  # none of its words
+    await store.jobs.finish(job)
+    await store.outbox.mark_sent(unseen)  # as of a gateway that lost the chat meanwhile
+    await store.outbox.mark_sent(receipt(later))
+    assert await store.jobs.pending_of(PUSH) == ()
