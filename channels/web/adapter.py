@@ -46,6 +46,7 @@ MOST_WINDOWS = 20  # of one person
 FIRST = "main"  # how the page calls the conversation that is the chat itself
 _CONVERSATION = re.compile(r"[a-z0-9]{16}\Z")
 MOST_DOWNLOADS = 6  # of one person at once, as many as a browser makes
+DOCUMENTS_AT_ONCE = 2  # whole conversations that are read: each may be some megabytes
 _LIST_CHANGED = "conversations"  # the frame
 _BUTTONS = 20  # below one message
 _TRY_AGAIN_LATER = 1013
@@ -83,6 +84,8 @@ class WebChannel(FrameChannel):
         if self.conversations is not None:
             self.conversations.watch(self._note_title)
         self.searches = KeyedSlots(1, waiting_limit=2)
+        self.sessions = context.sessions
+        self.documents = KeyedSlots(DOCUMENTS_AT_ONCE, waiting_limit=10)  # of all visitors
         self._shelf = ServedFiles()
         self.downloads = KeyedSlots(MOST_DOWNLOADS, waiting_limit=0)
         self.uploads = WebUploads(context.folder) if context.folder is not None else None

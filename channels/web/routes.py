@@ -31,6 +31,7 @@ from channels.kit.background import SlotsTaken
 from channels.kit.bodies import read_body
 from channels.kit.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
+from channels.web.conversation_documents import read_conversation, to_json, to_markdown
 from channels.web.files import DownloadResponse
 from channels.web.frame_codec import safe_file_name
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
@@ -95,6 +96,7 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/session", _for_visitor(_session, channel), methods=["GET"]),
         Route(f"{prefix}/conversations", _for_visitor(list_conversations, channel), methods=["GET"]),
         Route(f"{prefix}/conversations/{{id}}", _for_visitor(change_conversation, channel), methods=["POST"]),
+        Route(f"{prefix}/conversations/{{id}}/export", _for_visitor(export_conversation, channel), methods=["GET"]),
         Route(f"{prefix}/locale", _for_visitor(note_locale, channel), methods=["POST"]),
         Route(f"{prefix}/memory", _for_visitor(_for_panel(list_remembered_lines), channel), methods=["GET"]),
         Route(f"{prefix}/memory/source", _for_visitor(show_line_source, channel), methods=["GET"]),
@@ -393,6 +395,33 @@ async def change_conversation(channel: WebChannel, visitor: WebVisitor, request:
         return JSONResponse({"line": translate("frames.later", channel.language(visitor))}, 503)
     channel.tell_list_changed(visitor.who)
     return Response(status_code=204)
+
+
+async def export_conversation(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
+    """Return one of the visitor's conversations as a file: Markdown, or JSON if `format` is json."""
+    key = channel.key_of(visitor, request.path_params["id"])
+    kind = request.query_params.get("format", "md")
+    known = (
+        () if channel.conversations is None else await channel.conversations.list_conversations(_chat(channel, visitor))
+    )
+    found = next((each for each in known if each.key == key and each.deleted_at is None), None)
+    if key is None or found is None or kind not in ("md", "json"):
+        return JSONResponse({}, 404)
+    language = channel.language(visitor)
+    title = found.title or translate("web.first_conversation", language)
+    try:
+        async with channel.searches.hold(visitor.who), channel.documents.hold(""):
+            read = await read_conversation(channel.sessions, key, title)
+            text = (
+                await asyncio.to_thread(to_json, read)
+                if kind == "json"
+                else await asyncio.to_thread(to_markdown, read, language)
+            )
+    except SlotsTaken:
+        return JSONResponse({"line": translate("web.download_busy", language)}, 429)
+    name = safe_file_name(f"{title}.{kind}")
+    headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}", **_FRESH}
+    return Response(text, media_type="application/json" if kind == "json" else "text/markdown", headers=headers)
 
 
 async def search_conversations(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:

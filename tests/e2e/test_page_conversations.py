@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -190,14 +191,14 @@ async def test_the_options_are_a_menu(chromium: Browser, up: InProcessGateway) -
     options = page.get_by_label(translate("web.options", title="first words"))
     menu, entries = page.get_by_role("menu"), page.get_by_role("menuitem")
     await options.focus()
-    row = await page.locator("#conversations li").bounding_box()
+    row = await page.locator("#conversations li:has(a)").bounding_box()
     await page.keyboard.press("Enter")
     await expect(options).to_have_attribute("aria-expanded", "true")
-    for key, n in (("", 0), ("ArrowDown", 1), ("End", 2), ("ArrowDown", 0), ("ArrowUp", 2), ("Home", 0)):
+    for key, n in (("", 0), ("ArrowDown", 1), ("End", -1), ("ArrowDown", 0), ("ArrowUp", -1), ("Home", 0)):
         if key:
             await page.keyboard.press(key)
         await expect(entries.nth(n)).to_be_focused()
-    assert await page.locator("#conversations li").bounding_box() == row
+    assert await page.locator("#conversations li:has(a)").bounding_box() == row
     at, box = await options.bounding_box(), await menu.bounding_box()
     assert at is not None
     assert box is not None
@@ -462,3 +463,28 @@ async def test_a_file_on_its_way_is_not_left_without_a_question(chromium: Browse
 
 def _note(name: str) -> FilePayload:
     return {"name": name, "mimeType": "text/plain", "buffer": b"some words"}
+
+
+async def test_the_list_is_grouped_and_a_conversation_is_saved(chromium: Browser, up: InProcessGateway) -> None:
+    """Today's under a heading; Markdown and JSON have every message, oldest first, over several pages of history."""
+    page = await visit(chromium, up)
+    for n in range(3):
+        await say(page, f"question {n} <b>bold</b>")
+    await expect(page.locator("#conversations .group")).to_have_text(["Today"])
+    title = await titles(page).first.text_content()
+    for name, ending in (("export_markdown", "md"), ("export_json", "json")):
+        await page.get_by_label(translate("web.options", title=str(title))).click()
+        async with page.expect_download() as saved:
+            await page.get_by_role("menuitem", name=translate(f"web.{name}")).click()
+        download = await saved.value
+        assert download.suggested_filename.endswith(f".{ending}")
+        text = (await download.path()).read_text("utf-8")
+        places = [text.index(f"question {n} <b>bold</b>") for n in range(3)]
+        assert places == sorted(places)
+        assert text.count("answer to:") == 3
+        if ending == "json":
+            roles = [each["role"] for each in json.loads(text)["messages"]]
+            assert roles == ["user", "assistant"] * 3
+    ask = "async (path) => (await fetch(path)).status"
+    for path in (f"conversations/{'a' * 16}/export", "conversations/main/export?format=exe", "conversations/x/export"):
+        assert await page.evaluate(ask, path) == 404

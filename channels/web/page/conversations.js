@@ -162,7 +162,10 @@ export class Conversations {
     const place = this.place(); // a list that is drawn anew under somebody's hands stays as it was
     if (!kept.some((each) => each.id === this.current)) kept.unshift({ id: this.current, title: "", isNew: true });
     const [pinned, others] = [kept.filter((each) => each.pinned), kept.filter((each) => !each.pinned)];
-    this.list.replaceChildren(...[...pinned, ...others].map((each) => this.entry(each)));
+    const groups = new Map(pinned.length ? [[this.words.pinned, pinned]] : []);
+    for (const each of others) groups.set(dayOf(each), [...(groups.get(dayOf(each)) ?? []), each]);
+    const entries = [...groups].map(([name, group]) => [groupTitle(name), ...group.map((each) => this.entry(each))]);
+    this.list.replaceChildren(...entries.flat());
     const deleted = this.known.filter((each) => each.deleted);
     this.bin.hidden = deleted.length === 0;
     this.bin.querySelector("ul").replaceChildren(...deleted.map((each) => this.deletedEntry(each)));
@@ -231,6 +234,8 @@ export class Conversations {
     const choices = [
       [this.words.rename, () => this.rename(id)],
       [pinned ? this.words.unpin : this.words.pin, () => this.change(id, { pinned: !pinned })],
+      [this.words.export_markdown, () => save(`conversations/${id}/export?format=md`)],
+      [this.words.export_json, () => save(`conversations/${id}/export?format=json`)],
       [this.words.delete, () => this.askToDelete(id)],
     ];
     const entries = choices.map(([label, action]) => {
@@ -421,6 +426,31 @@ export class Conversations {
     item.append(link);
     return item;
   }
+}
+
+/** The group of a conversation in the list: today, yesterday, or a month. */
+function dayOf({ at, isNew }) {
+  const [now, used] = [new Date(), isNew ? new Date() : new Date(at)];
+  const midnight = (time) => Date.UTC(time.getFullYear(), time.getMonth(), time.getDate());
+  const days = Math.round((midnight(used) - midnight(now)) / 86_400_000);
+  if (days < -1) return used.toLocaleDateString(LOCALE, { month: "long", year: "numeric" });
+  const name = new Intl.RelativeTimeFormat(LOCALE, { numeric: "auto" }).format(Math.min(days, 0), "day");
+  return name.charAt(0).toLocaleUpperCase(LOCALE) + name.slice(1);
+}
+
+function groupTitle(name) {
+  const title = document.createElement("li");
+  title.className = "group";
+  title.textContent = name;
+  return title;
+}
+
+/** Have the browser save what is at *address*. */
+function save(address) {
+  const link = document.createElement("a");
+  link.href = address;
+  link.download = "";
+  link.click();
 }
 
 function inAddress() {
