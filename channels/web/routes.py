@@ -7,6 +7,7 @@ read: a button sends the command that a person could type, so rights, order and 
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import html
 import json
@@ -167,10 +168,21 @@ async def _worker(request: Request) -> Response:
 
 
 def _answer(request: Request, asset: PageAsset, headers: dict[str, str]) -> Response:
-    headers = {"Cache-Control": "no-cache", "ETag": asset.tag, **headers}
-    if request.headers.get("if-none-match") == asset.tag:
+    is_small = asset.media_type != "image/png" and "gzip" in request.headers.get("accept-encoding", "")
+    tag = f'{asset.tag[:-1]}-gzip"' if is_small else asset.tag
+    vary = ", ".join(filter(None, (headers.get("Vary"), "Accept-Encoding")))
+    headers = {"Cache-Control": "no-cache", **headers, "ETag": tag, "Vary": vary}
+    if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(asset.body, media_type=asset.media_type, headers=headers)
+    if is_small:
+        headers["Content-Encoding"] = "gzip"
+    return Response(_compressed(asset) if is_small else asset.body, media_type=asset.media_type, headers=headers)
+
+
+@cache
+def _compressed(asset: PageAsset) -> bytes:
+    """Return the body as gzip; it is the same for everybody, so its size tells nothing of a visitor."""
+    return gzip.compress(asset.body, mtime=0)
 
 
 async def _file(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:

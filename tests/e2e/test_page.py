@@ -20,6 +20,8 @@ from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessag
 from gateway.i18n import load_catalogue, translate
 from gateway.ports.channel import DisplayedMessage, DisplayedPage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_chat, open_page, send_text, take_pictures
+from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.platform_cases import load_case
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
@@ -823,3 +825,12 @@ async def test_a_connection_that_is_silently_dead_is_noticed(chromium: Browser, 
             await is_new.wait()
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
     await expect(page.locator(".line.user .mark")).to_have_text("✓")
+
+
+async def test_a_first_visit_takes_at_most_200_kilobytes(chromium: Browser) -> None:
+    """The page with all that it loads before anything is said, as it comes over the wire."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url)
+        sizes = "performance.getEntries().map((each) => each.encodedBodySize ?? 0)"
+        loaded = await page.evaluate(sizes)
+        assert 50_000 < sum(loaded) <= 200_000, sum(loaded)
