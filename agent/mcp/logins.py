@@ -15,7 +15,6 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -245,7 +244,7 @@ class PersonLogins:
         return f"{self._address()}/oauth/client/{name}.json"
 
     async def close(self) -> None:
-        """Wait until refreshes that have begun are stored."""
+        """Wait until refreshes that have begun are stored, and tokens are revoked."""
         if self._refreshes:
             await asyncio.wait(self._refreshes, timeout=_CLOSE_WITHIN)
 
@@ -490,19 +489,41 @@ class PersonLogins:
             if text is None:
                 continue
             is_found = True
-            tokens = None
-            with suppress(KeyMissing):
-                tokens = self._open_tokens(json.loads(text)["sealed"], row)
-            if server is not None and server.config.revoke and tokens is not None:
-                try:
-                    secret = self._client_secret(server)
-                    await self.client.revoke(server.config, secret, tokens.refresh or tokens.access)
-                except OAuthFailed as failed:
-                    log.warning("login.not_revoked", server=name, reason=str(failed))
+            await self._revoke(server, row, text)
         return is_found
 
-    async def forget(self, *, accounts: Collection[str] | None = None, server: str = "") -> None:
-        """Remove the logins of *accounts* (None = all), or those at *server*, finished or not."""
+    async def _revoke(self, server: LoginServer | None, row: str, text: str) -> bool:
+        """Take the token of a removed login back at the service; False if the service did not confirm it.
+
+        A service without a revocation endpoint is not asked (RFC 7009 is optional): its tokens end by themselves.
+        """
+        if server is None or not server.config.revoke:
+            return True
+        try:
+            tokens = self._open_tokens(json.loads(text)["sealed"], row)
+            if tokens is not None and tokens.is_of(server):
+                secret = self._client_secret(server)
+                await self.client.revoke(server.config, secret, tokens.refresh or tokens.access)
+        except (OAuthFailed, KeyMissing) as failed:
+            log.warning("login.not_revoked", server=server.name, reason=str(failed))
+            return False
+        return True
+
+    async def forget(
+        self,
+        *,
+        accounts: Collection[str] | None = None,
+        server: str = "",
+        login: LoginServer | None = None,
+        waits: bool = False,
+    ) -> int:
+        """Remove the logins of *accounts* (None = all), or those at *server*, finished or not.
+
+        Their tokens are then revoked at the services, in the background: a service that hangs delays nothing, and a
+        failure is logged. With *waits*, return the number of tokens of which no revocation was confirmed. *login* is
+        the server as it was, if it has been removed.
+        """
+        revocations: list[asyncio.Task[bool]] = []
         for name, fields in (await self._rows(_ATTEMPT)).items():
             if (fields["server"] == server) if server else (accounts is None or fields["account"] in accounts):
                 await self._state.save(name, None)
@@ -510,7 +531,14 @@ class PersonLogins:
             for name in await self._state.all(prefix):
                 _, at, account = name.split("/", 2)
                 if (at == server) if server else (accounts is None or account in accounts):
-                    await self._state.save(name, None)
+                    text = await self._state.take(name)
+                    if text is not None and prefix == _LOGIN:
+                        revocation = self._revoke(login or self._server(at), name, text)
+                        task = asyncio.create_task(revocation, name="login revocation")
+                        self._refreshes.add(task)
+                        task.add_done_callback(self._end_refresh)
+                        revocations.append(task)
+        return (await asyncio.gather(*revocations)).count(False) if waits else 0
 
     async def prune(self) -> int:
         """Remove sign-ins that were not finished in time; return their number."""

@@ -160,7 +160,8 @@ class OAuthClient:
     async def revoke(self, config: LoginConfig, secret: str, token: str) -> None:
         """Tell the authorization server that *token* is not used any more (RFC 7009). Raises OAuthFailed."""
         fields, headers = _authenticate(config, secret, {"token": token})
-        status, _ = await self._post(config, config.revoke, fields, headers)
+        # RFC 7009, 2.2: the body of the response is ignored; it is often empty.
+        status, _ = await self._post(config, config.revoke, fields, headers, has_object=False)
         if status != 200:
             raise OAuthFailed("the authorization server did not revoke the token")
 
@@ -174,14 +175,27 @@ class OAuthClient:
         raise OAuthFailed(f"the authorization server refuses ({code})", is_refused=code in _OVER)
 
     async def _post(
-        self, config: LoginConfig, address: str, fields: Mapping[str, str], headers: Mapping[str, str]
+        self,
+        config: LoginConfig,
+        address: str,
+        fields: Mapping[str, str],
+        headers: Mapping[str, str],
+        *,
+        has_object: bool = True,
     ) -> tuple[int, Any]:
         """Send *fields*; to an address that is not public only if it is the issuer's own. Raises OAuthFailed."""
         is_private = config.is_private and _origin(address) == _origin(config.issuer)
-        return await self._call("POST", address, is_private=is_private, data=fields, headers=headers)
+        return await self._call(
+            "POST", address, is_private=is_private, has_object=has_object, data=fields, headers=headers
+        )
 
-    async def _call(self, method: str, address: str, *, is_private: bool, **options: Any) -> tuple[int, Any]:
-        """Return the status, and the object of the answer or an empty one. Raises OAuthFailed."""
+    async def _call(
+        self, method: str, address: str, *, is_private: bool, has_object: bool = True, **options: Any
+    ) -> tuple[int, Any]:
+        """Return the status, and the object of the answer or an empty one.
+
+        Raises OAuthFailed, also for a success without an object if the answer *has_object*.
+        """
         from gateway.net.public_http import FetchFailed, PublicHttpClient  # brings aiohttp, which a start does without
 
         http = self._http.setdefault(_origin(address), PublicHttpClient(proxy=self._proxy))
@@ -198,7 +212,7 @@ class OAuthClient:
             value = None
         if isinstance(value, dict):
             return found.status, value
-        if found.status == 200:
+        if found.status == 200 and has_object:
             raise OAuthFailed(f"{urlsplit(address).hostname} did not answer as an authorization server")
         return found.status, {}
 

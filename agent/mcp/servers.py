@@ -316,8 +316,9 @@ class McpServers:
 
     async def unset_login(self, name: str) -> PinnedServer:
         """End signing in to the server *name*, and remove the logins there. Raises UserError."""
+        login = self.login_server(name)
         server = await self._change(name, lambda server: replace(server, login=None))
-        await self.logins.forget(server=name)
+        await self.logins.forget(server=name, login=login)
         return server
 
     async def reset_logins(self) -> None:
@@ -374,13 +375,15 @@ class McpServers:
             self._changed = {each for each in self._changed if each[0] != name}
         return differences
 
-    async def remove(self, name: str) -> None:
-        """Forget a server and its tools. Raises UserError."""
+    async def remove(self, name: str) -> int:
+        """Forget a server and its tools; return the number of logins that it did not revoke. Raises UserError."""
         self.server(name)
+        login = self.login_server(name)
         await self._state.save(_PREFIX + name, None)
-        await self.logins.forget(server=name)
+        unrevoked = await self.logins.forget(server=name, login=login, waits=True)
         self._outages.pop(name, None)
         self._closed.discard(name)
+        return unrevoked
 
     async def _change(self, name: str, change: Callable[[PinnedServer], PinnedServer]) -> PinnedServer:
         """Change a row as it is now, also beside another change. Raises UserError."""

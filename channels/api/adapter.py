@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -243,6 +244,10 @@ class ApiChannel:
         """Have the model answer a request about a conversation, which is stored nowhere. Raises ApiError."""
         if self._context.answer_stateless is None:
             raise unavailable("no model answers here")
+        fields = request.fields
+        if fields is not None:
+            form = f"Answer with one JSON object and nothing else; its fields are texts: {', '.join(fields.names)}"
+            request = replace(request, text=f"{request.text}\n\n{form}")
         message = self._message(conversation, key, request, message_id=f"aside-{secrets.token_hex(8)}")
         try:
             answer = await self._context.answer_stateless(message)
@@ -253,7 +258,8 @@ class ApiChannel:
         if answer is None:
             raise _not_allowed("")
         # Its text quotes a conversation, which may have words of others; clients render pictures.
-        return replace(answer, text=restrict_markdown(answer.text, frozenset()))
+        restrict = partial(restrict_markdown, links=frozenset())
+        return replace(answer, text=restrict(answer.text) if fields is None else fields.read(answer.text, restrict))
 
     @asynccontextmanager
     async def accepted(

@@ -31,6 +31,7 @@ PREFIX = "sk-parlour-"
 MOST_KEYS = 200
 LONGEST_KEY = 128  # characters of what a client sends
 _NOTE = f"{CACHED_NOTES}key."
+_JOINED = "joined."
 _ID_LENGTH = 8
 # Wrong keys of one network: so many at once, then one in so many seconds. Right ones have no limit: nobody guesses one,
 # and somebody behind the same address may have an old one.
@@ -78,6 +79,14 @@ class ApiKeys:
         key = ApiKey(_digest(secret), who, self._now())
         await self._state.save(_NOTE + key.digest, json.dumps([who, key.created_at.isoformat()]))
         return secret, key
+
+    async def was_joined(self, who: str) -> bool:
+        """Return True if the person *who* was joined with the user of the page once, also if they have left since."""
+        return await self._state.load(f"{_JOINED}{who}") is not None
+
+    async def note_joined(self, who: str) -> None:
+        """Note it; revoking the keys of the person does not change it."""
+        await self._state.save(f"{_JOINED}{who}", "1")
 
     async def find(self, secret: str) -> ApiKey | None:
         """Return the key that *secret* is; None for any other text."""

@@ -12,7 +12,7 @@ import binascii
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ _LONGEST_USER = 256  # characters
 _CHAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 _DATA_URL = re.compile(r"data:(image/(?:png|jpeg|gif|webp));base64,", re.ASCII)
 _ID = re.compile(r"([a-z]+)[-_]([A-Za-z0-9_-]{1,400})\Z", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z", re.ASCII)  # of a function or a field of its arguments
+_MOST_FIELDS = 10
 _SYSTEM = frozenset({"system", "developer"})
 _TOOLS = frozenset({"tool", "function"})
 _ENDINGS = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
@@ -89,6 +91,26 @@ class RequestImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFields:
+    """The texts that an answer beside a conversation has, such as a title and its language."""
+
+    names: tuple[str, ...]
+    function: str = ""  # whose arguments they are; "" = the answer is a JSON object
+
+    def read(self, answer: str, clean: Callable[[str], str]) -> str:
+        """Return the JSON object in *answer* with these texts, each cleaned; else one whose title is its last line."""
+        begin, end = answer.find("{"), answer.rfind("}")
+        try:
+            found = json.loads(answer[begin : end + 1])
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, Mapping):
+            lines = answer.strip().splitlines() or [""]
+            found = {"title" if "title" in self.names else self.names[0]: lines[-1].strip()}
+        return json.dumps({name: clean(str(found.get(name, ""))) for name in self.names}, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRequest:
     """The new message of one request."""
 
@@ -102,6 +124,7 @@ class ApiRequest:
     is_stream: bool = False
     wants_usage: bool = False  # in a stream
     is_stateless: bool = False  # a title or the like, which belongs to no conversation
+    fields: AnswerFields | None = None  # of its answer; None: it is a text
     ignored: tuple[str, ...] = ()  # fields without effect
 
 
@@ -210,12 +233,6 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
             code="model_not_found",
             param="model",
         )
-    choice = body.get("tool_choice")
-    if choice not in (None, "auto", "none"):
-        raise ApiError(
-            "tool_choice cannot force a tool: the bot has its own tools, and calls none of a client",
-            param="tool_choice",
-        )
     if not isinstance(messages, list) or not messages:
         raise ApiError(f"{param} must be a list with at least one message", param=param)
     if len(messages) > MOST_MESSAGES:
@@ -237,6 +254,12 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
     history = [n for n in range(start) if roles[n] not in _SYSTEM]
     system = [_plain(messages[n], f"{param}[{n}].content") for n, role in enumerate(roles) if role in _SYSTEM]
     is_stateless = not history and not images and _is_stateless(text)
+    fields = _answer_fields(body) if is_stateless and param == "messages" else None
+    if body.get("tool_choice") not in (None, "auto", "none") and (fields is None or not fields.function):
+        raise ApiError(
+            "tool_choice cannot force a tool: the bot has its own tools, and calls none of a client",
+            param="tool_choice",
+        )
     instructions = "\n\n".join(each.strip() for each in system if each.strip())
     if len(instructions) > LONGEST_INSTRUCTIONS:
         raise ApiError(f"the system messages have more than {LONGEST_INSTRUCTIONS} characters together", param=param)
@@ -255,6 +278,7 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
         is_stream=_flag(body, "stream"),
         wants_usage=wants_usage,
         is_stateless=is_stateless,
+        fields=fields,
         ignored=tuple(name for name in _IGNORED if not _is_unset(body.get(name))),
     )
 
@@ -262,6 +286,28 @@ def _read(body: Mapping[str, Any], messages: object, param: str, *, wants_usage:
 def _is_stateless(text: str) -> bool:
     """Return True if a program asks for a title or the like, by the form of its request."""
     return any(text.startswith(beginning) and part in text for beginning, part in _STATELESS)
+
+
+def _answer_fields(body: Mapping[str, Any]) -> AnswerFields | None:
+    """Return the fields of the function that a request forces, or of the JSON object that it wants.
+
+    LibreChat asks for titles like this. None: it asks for neither, or in another form than that.
+    """
+    choice, wanted = body.get("tool_choice"), body.get("response_format")
+    function, schema = "", None
+    if isinstance(choice, Mapping) and isinstance(choice.get("function"), Mapping):
+        function = str(choice["function"].get("name"))
+        tools = body.get("tools")
+        listed = [each for each in tools if isinstance(each, Mapping)] if isinstance(tools, list) else []
+        given = [each["function"] for each in listed if isinstance(each.get("function"), Mapping)]
+        named = [each for each in given if each.get("name") == function]
+        schema = named[0].get("parameters") if named and _NAME.match(function) else None
+    elif isinstance(wanted, Mapping) and isinstance(wanted.get("json_schema"), Mapping):
+        schema = wanted["json_schema"].get("schema")
+    names = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(names, Mapping) or not 0 < len(names) <= _MOST_FIELDS or not all(map(_NAME.match, names)):
+        return None
+    return AnswerFields(names=tuple(names), function=function)
 
 
 def _flag(body: Mapping[str, Any], name: str) -> bool:

@@ -80,6 +80,17 @@ def completion(ident: str, at: datetime, text: str, usage: TurnUsage) -> dict[st
     }
 
 
+def function_call(ident: str, at: datetime, function: str, arguments: str, usage: TurnUsage) -> dict[str, Any]:
+    """Return the object of a whole answer that calls the *function* which its request forces."""
+    whole = completion(ident, at, "", usage)
+    whole["choices"][0]["message"] |= {"content": None, "tool_calls": [_call(function, arguments)]}
+    return whole
+
+
+def _call(function: str, arguments: str) -> dict[str, Any]:
+    return {"id": "call_0", "type": "function", "function": {"name": function, "arguments": arguments}}
+
+
 def chat_usage(usage: TurnUsage) -> dict[str, Any]:
     """Return the tokens as /v1/chat/completions has them."""
     return {
@@ -104,6 +115,10 @@ class CompletionChunks:
     def add(self, text: str) -> Iterator[bytes]:
         """Yield more of the text."""
         yield self._chunk({"content": text})
+
+    def call(self, function: str, arguments: str) -> Iterator[bytes]:
+        """Yield the call of the function that the request forces."""
+        yield self._chunk({"tool_calls": [{"index": 0, **_call(function, arguments)}]})
 
     def end(self, usage: TurnUsage | None) -> Iterator[bytes]:
         """Yield the end, with *usage* if it was asked for."""

@@ -42,6 +42,7 @@ from channels.api.render import (
     ResponseEvents,
     completion,
     error_body,
+    function_call,
     growth,
     response_object,
 )
@@ -373,10 +374,17 @@ async def _stream(exchange: _Exchange, accepted: AcceptedRequest) -> AsyncGenera
 async def _answer_stateless(exchange: _Exchange) -> Response:
     answer = await exchange.channel.answer_stateless(exchange.conversation, exchange.key, exchange.asked)
     ident = write_id(exchange.kind, exchange.conversation.thread, "aside")
+    function = exchange.asked.fields.function if exchange.asked.fields is not None else ""
     if not exchange.asked.is_stream:
+        if function:
+            whole = function_call(ident, exchange.began, function, answer.text, answer.usage)
+            return JSONResponse(whole, headers=exchange.headers)
         return exchange.encode(ident, answer.text, answer.usage)
     events = exchange.events(ident)
-    pieces = [*events.begin(), *events.add(answer.text), *events.end(answer.usage)]
+    if function and isinstance(events, CompletionChunks):
+        pieces = [*events.begin(), *events.call(function, answer.text), *events.end(answer.usage)]
+    else:
+        pieces = [*events.begin(), *events.add(answer.text), *events.end(answer.usage)]
     return Response(b"".join(pieces), media_type="text/event-stream", headers=exchange.headers)
 
 

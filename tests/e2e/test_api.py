@@ -322,6 +322,22 @@ async def test_a_person_of_the_api_is_that_of_the_page(tmp_path: Path) -> None:
         assert [line["who"] async for line in app.operations["web revoke"]({"key": "eve"})] == ["eve"]
 
 
+async def test_a_new_key_joins_no_accounts_that_were_separated(tmp_path: Path) -> None:
+    """Also after all keys of the person were revoked: `/unlink` stays their last word."""
+    async with running(tmp_path / "home") as api:
+        app = api.gateway.app
+        accounts = [app.roster.account(channel, "eve") for channel in ("api", "web")]
+        _ = [line async for line in app.operations["web key"]({"as": "eve"})]
+        await eventually(lambda: len({app.store.links.person(each) for each in accounts}) == 1)
+        leaving = next(each for each in accounts if each.name != app.store.links.person(each))
+        await app.store.jobs.put(await app.memory.linking.unlink_job(leaving, "tunlink"))
+        await eventually(lambda: len({app.store.links.person(each) for each in accounts}) == 2)
+        _ = [line async for line in app.operations["web revoke"]({"key": "eve"})]
+        _ = [line async for line in app.operations["web key"]({"as": "eve"})]
+        assert not await app.store.jobs.pending_of("link")
+        assert len({app.store.links.person(each) for each in accounts}) == 2
+
+
 async def test_commands_are_answered(api: Api) -> None:
     """As in any chat: a message that is a command is one."""
     answer = await api.client().chat.completions.create(
@@ -344,6 +360,23 @@ async def test_a_title_is_no_part_of_a_conversation() -> None:
         assert not [row for row in rows if row.key.channel == "api"]
         with pytest.raises(openai.RateLimitError, match="cap"):
             await create(**title)
+
+
+async def test_a_title_in_fields_is_a_call(api: Api) -> None:
+    """LibreChat's structured titles, whole and as a stream: the arguments of the function that it forces."""
+    title = json.loads((PAYLOADS / "librechat_structured_title.json").read_text("utf-8"))
+    create = api.client().chat.completions.create
+    answer = await create(**title)
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "extract"
+    assert set(json.loads(call.function.arguments)) == {"title", "language"}
+    assert str(api.model.asked[0].messages[-1]["content"]).endswith("its fields are texts: title, language")
+    calls = [
+        each
+        async for chunk in await create(**{**title, "stream": True})
+        for each in (chunk.choices[0].delta.tool_calls or () if chunk.choices else ())
+    ]
+    assert [set(json.loads(each.function.arguments)) for each in calls] == [{"title", "language"}]
 
 
 async def test_a_stream_that_breaks_off_loses_nothing(api: Api) -> None:

@@ -70,7 +70,7 @@ class ScopeEraser:
     people: SqlPreferences
     links: SqlAccountLinks
     scope_lock: ScopeLock
-    forget_logins: Callable[[Collection[str] | None], Awaitable[None]]  # at services, of accounts; None = of everybody
+    forget_logins: Callable[[Collection[str] | None], Awaitable[object]]  # at services, of accounts; None = of all
     kind: Callable[[str], str]
 
     async def begin(self, scope: str, *, turn: str) -> Job:

@@ -17,10 +17,12 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 
+from agent.mcp.oauth import OAuthClient, OAuthFailed
 from gateway.admission import AdmissionPolicy
 from gateway.errors import UserError
 from tests.e2e.agent.test_mcp import call
 from tests.e2e.agent.test_tool_questions import decide
+from tests.fakes.conditions import eventually
 from tests.fakes.forked_mcp import forked_children as forked_children
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import AllAccounts, InProcessGateway, gateway
@@ -310,7 +312,32 @@ async def test_signing_out_revokes_and_removes() -> None:
         assert not [name for name, text in texts.items() for token in tokens if token in text]
         await call(parlour, "people forget", person="pocket:ann")
         assert [each["account"] for each in await call(parlour, "mcp logins")] == ["pocket:bob"]
-        await call(parlour, "mcp remove", name="tracker")
+        await eventually(lambda: len(server.refreshes) == 1)  # Bob's
+        assert await call(parlour, "mcp remove", name="tracker") == [{"server": "tracker", "unrevoked": 0}]
+        assert await state.all("login/") == {}
+        assert not server.refreshes
+
+
+async def test_a_service_that_revokes_nothing_delays_no_erasure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that hangs is waited for behind the erasure; one that refuses is named to the operator who removes it."""
+    begun, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def hang(*_: object) -> None:
+        begun.set()
+        await may_answer.wait()
+        raise OAuthFailed("the authorization server did not revoke the token")
+
+    async with signed_up() as (parlour, server, _):
+        state = parlour.app.store.state("mcp/")
+        await sign_in(parlour, server, "ann", "ann@tracker")
+        await sign_in(parlour, server, "bob", "bob@tracker")
+        await parlour.idle()
+        monkeypatch.setattr(OAuthClient, "revoke", hang)
+        await call(parlour, "people forget", person="pocket:ann")
+        await begun.wait()
+        assert list(await state.all("login/")) == ["login/tracker/pocket%3abob"]
+        may_answer.set()
+        assert await call(parlour, "mcp remove", name="tracker") == [{"server": "tracker", "unrevoked": 1}]
         assert await state.all("login/") == {}
 
 

@@ -82,6 +82,16 @@ async def test_it_is_read_out_to_those_it_is_for(environment: dict[str, str]) ->
         assert len(at.channel.posts["c"]) == 1
 
 
+async def test_it_is_read_out_to_an_owner() -> None:
+    """Where only owners hear answers: the same message of an owner has its sound."""
+    owner = AdmissionPolicy(channel="pocket", entries=frozenset(), owners=frozenset({"ann"}))
+    async with open_gateway(policy=owner, **VOICE, PARLOUR_SPEECH__WHO="owner") as at:
+        await says(at)
+        await no_jobs(at)
+        assert len(at.server.media.spoken) == 1
+        assert len(at.channel.posts["c"]) == 2
+
+
 async def test_texts_code_and_long_answers_are_text_alone() -> None:
     """A written message is answered in writing; a long answer says once, below it, that it is not read out."""
     long = "word " * 20

@@ -18,6 +18,7 @@ from channels.api.parse import (
     LONGEST_TEXT,
     MOST_IMAGES,
     MOST_MESSAGES,
+    AnswerFields,
     ApiError,
     read_chat,
     read_id,
@@ -78,14 +79,66 @@ def test_instructions_are_the_system_messages() -> None:
     assert (found.instructions, found.text) == ("a\n\nc", "b")
 
 
-@pytest.mark.parametrize("name", ["open_webui_title", "open_webui_tags", "open_webui_follow_ups", "librechat_title"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("open_webui_title", "open_webui_tags", "open_webui_follow_ups"),
+        *("librechat_title", "librechat_structured_title"),
+    ],
+)
 def test_requests_beside_a_conversation(name: str) -> None:
     """Are recognized by their form, and only as a whole request."""
     body = payload(name)
     assert read_chat(body).is_stateless
     said = body["messages"][0]["content"]
+    assert (read_chat(body).fields is not None) is ("tools" in body)
     assert not read_chat(chat(user(f"Look at this prompt: {said}"))).is_stateless
     assert not read_chat(chat(user("hi"), {"role": "assistant", "content": "hi"}, user(said))).is_stateless
+
+
+def test_a_title_in_fields() -> None:
+    """LibreChat forces a function for it, or asks for an object; nothing else is forced, and no message."""
+    body = payload("librechat_structured_title")
+    fields = read_chat(body).fields
+    assert fields == AnswerFields(names=("title", "language"), function="extract")
+    schema = body["tools"][0]["function"]["parameters"]
+    plain = {name: body[name] for name in ("model", "messages")}
+    as_object = read_chat({**plain, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}})
+    assert as_object.fields == AnswerFields(names=("title", "language"))
+    many: dict[str, Any] = {f"a{n}": {} for n in range(11)}
+    functions: list[Any] = [
+        {"name": "extract", "parameters": {"properties": []}},
+        {"name": "extract", "parameters": {"properties": {"x" * 65: {}}}},
+        {"name": "extract", "parameters": {"properties": many}},
+        {"name": "extract"},
+        "extract",
+    ]
+    for bad in (
+        *({**body, "tools": [{"type": "function", "function": each}]} for each in functions),
+        {**body, "tools": []},
+        {**body, "tool_choice": "required"},
+        {**body, "tool_choice": {"type": "function", "function": {"name": "other"}}},
+        {**body, "messages": [user("hi")]},
+    ):
+        with pytest.raises(ApiError, match="cannot force a tool"):
+            read_chat(bad)
+
+
+@pytest.mark.parametrize(
+    ("answer", "title"),
+    [
+        ('{"title": "At the harbour", "language": "English", "other": 1}', "At the harbour"),
+        ('```json\n{"title": "At the harbour", "language": "English"}\n```', "At the harbour"),
+        ("1. English\nAt the harbour\n", "At the harbour"),
+        ('{"title": broken', '{"title": broken'),
+        ("[1]", "[1]"),
+        ("", ""),
+    ],
+)
+def test_fields_are_read_from_what_the_model_said(answer: str, title: str) -> None:
+    """As texts, by the names that were asked for; a model that writes no JSON has written a title."""
+    found = json.loads(AnswerFields(names=("title", "language")).read(answer, str))
+    assert (found["title"], list(found)) == (title, ["title", "language"])
 
 
 def test_what_has_no_effect_is_named() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
+
 from gateway.health.doctor import collect_findings
+from gateway.health.home_checks import _KEY_VARIABLES
 from gateway.ports.setup import Finding, FindingLevel
 
 
@@ -68,3 +72,54 @@ async def test_fallbacks_are_tried_and_unknown_ones_are_named(tmp_path: Path) ->
     assert tried.level is FindingLevel.FAIL
     assert tried.text.startswith("the fallback gone: ")
     assert [each.level for each in found if each.id == "model.answers"] == [FindingLevel.OK]
+
+
+async def media_findings(home: Path, **settings: str) -> list[str]:
+    """Return the warnings about models for sound and pictures."""
+    environment = {"PARLOUR_HOME": str(home), "PARLOUR_TIMEZONE": "Europe/Berlin", **settings}
+    found = [each async for each in collect_findings(environment, is_offline=True, asks_model=False)]
+    return [each.text for each in found if each.id in ("model.key", "model.missing")]
+
+
+@pytest.mark.parametrize("block", ["PARLOUR_SPEECH", "PARLOUR_TOOLS__DRAW"])
+async def test_a_half_set_model_for_sound_or_pictures_is_named(tmp_path: Path, block: str) -> None:
+    """A key without a model, and a model without a key; each with what to set. Whole and unset ones have no finding."""
+    model, key = {f"{block}__MODEL": "openai/some"}, {f"{block}__API_KEY": "sk-secret"}
+    (line,) = await media_findings(tmp_path / "home", **key)
+    assert line == f"{block}__API_KEY has no effect without a model: set {block}__MODEL, or remove it"
+    (line,) = await media_findings(tmp_path / "home", **model)
+    assert line.startswith(f"{block}__MODEL=openai/some has no key: set {block}__API_KEY")
+    assert await media_findings(tmp_path / "home", **model, **key) == []
+    assert await media_findings(tmp_path / "home") == []
+
+
+@pytest.mark.parametrize(
+    ("model", "variables", "is_named"),
+    [
+        ("whisper-1", {}, True),
+        ("whisper-1", {"OPENAI_API_KEY": "x"}, False),
+        ("together_ai/some", {"TOGETHER_AI_API_KEY": "x"}, False),
+        ("gemini/some", {"GOOGLE_API_KEY": "x"}, False),
+        ("gemini/some", {"OPENAI_API_KEY": "x"}, True),
+        ("perplexity/some", {}, False),  # reads PERPLEXITYAI_API_KEY
+        ("vertex_ai/some", {}, False),
+        ("house", {}, False),
+    ],
+)
+async def test_a_key_is_missed_where_its_variable_is_known(
+    tmp_path: Path, model: str, variables: dict[str, str], is_named: bool
+) -> None:
+    """By the names that litellm reads; of providers with others nothing is said."""
+    settings = {"PARLOUR_LLM__TRANSCRIPTION_MODEL": model, **variables}
+    assert bool(await media_findings(tmp_path / "home", **settings)) is is_named
+
+
+def test_the_variables_of_keys_are_those_of_litellm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own check asks for one of them, for each provider of the table."""
+    litellm = pytest.importorskip("litellm")
+    for name in [each for each in os.environ if each.endswith("_KEY")]:
+        monkeypatch.delenv(name)
+    for provider, variables in _KEY_VARIABLES.items():
+        missing = litellm.validate_environment(f"{provider}/some-model")["missing_keys"]
+        assert missing, provider
+        assert set(missing) <= set(variables)
