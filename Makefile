@@ -106,8 +106,8 @@ faults: install-dev
 	$(BIN)/python -m tests.faults
 	$(BIN)/python -m tests.faults --platform telegram slack discord --mode kill_before reply_lost
 	$(BIN)/python -m tests.faults --platform telegram slack discord --mode kill_before --unclean-stops 2
-	CROSSINGS=full $(BIN)/python -m pytest --timeout 0 tests/faults/test_memory_killed.py tests/faults/test_question_killed.py \
-		tests/faults/test_reminder_killed.py tests/faults/test_store_migration_killed.py
+	CROSSINGS=full $(BIN)/python -m pytest --timeout 0 tests/faults/test_api_killed.py tests/faults/test_memory_killed.py \
+		tests/faults/test_question_killed.py tests/faults/test_reminder_killed.py tests/faults/test_store_migration_killed.py
 	$(BIN)/python -m tests.faults --stage pairing claim cap alert remember correct undo new erase link unlink hand question reminder
 
 # A failure prints a line with the example that failed, for a test of its own.

@@ -123,14 +123,16 @@ def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         root.handlers[:], root.level = handlers, level
 
 
-@pytest.fixture(autouse=True)
-def _words_alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _words_alone(request: pytest.FixtureRequest) -> Iterator[None]:
     """Have gateways search by words, as without the extra `local`, but for the tests of models.
 
     Each of some thousand gateways would load the installed model, which takes half a second of a processor.
     """
-    if not request.path.name.startswith("test_embedding"):
-        monkeypatch.setattr(embedding, "find_installed_model", lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.path.name.startswith("test_embedding"):
+            patch.setattr(embedding, "find_installed_model", lambda: None)
+        yield
 
 
 @pytest.fixture

@@ -6,9 +6,6 @@ import asyncio
 import base64
 import json
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,89 +13,18 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
-from openai import AsyncOpenAI
 
-from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
-from channels.api.adapter import OPEN_OF_ONE_KEY, ApiChannel
+from channels.api.adapter import OPEN_OF_ONE_KEY
 from channels.api.routes import LARGEST_BODY
 from gateway.events import SessionKey
-from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.conditions import eventually
-from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.running_api import Api, running
+
+# One gateway for the module: a person and a key of their own keep the tests apart.
+pytestmark = [pytest.mark.xdist_group("api"), pytest.mark.asyncio(loop_scope="module")]
 
 PAYLOADS = Path(__file__).parents[1] / "payloads" / "api"
-ON = {"PARLOUR_CHANNELS__API__ENABLED": "true"}
 HELLO: Any = {"role": "user", "content": "hello"}
-
-
-class EchoModel(FakeChatModel):
-    """Repeats the last message, word by word, once it may; keeps what it was asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = "echo"
-        self.asked: list[ChatRequest] = []
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-
-    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Answer."""
-        self.asked.append(request)
-        said = _text(request.messages[-1]["content"]).splitlines()[-1].rpartition("] ")[2]
-        text = f"{len(self.asked)}: {said}"
-        if sink is not None:
-            sink(text[: len(text) // 2])
-        await self.may_answer.wait()
-        if sink is not None:
-            sink(text)
-        return ChatReply(text=text, tool_calls=(), model=self.name, tokens=TokenUsage(100, 7, 40), cost=0.0)
-
-
-def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
-
-
-@dataclass
-class Api:
-    """A running API."""
-
-    gateway: InProcessGateway
-    model: EchoModel
-    key: str
-    closing: AsyncExitStack
-
-    @property
-    def url(self) -> str:
-        """Where it is."""
-        return self.gateway.app.web.url
-
-    @property
-    def channel(self) -> ApiChannel:
-        """The channel."""
-        return self.gateway.app.apis[0]
-
-    def client(self, key: str = "", **options: Any) -> AsyncOpenAI:
-        """Return the official client; it is closed with the API."""
-        client = AsyncOpenAI(base_url=f"{self.url}v1", api_key=key or self.key, max_retries=0, **options)
-        self.closing.push_async_callback(client.close)
-        return client
-
-
-@asynccontextmanager
-async def running(home: Path | None = None, **settings: str) -> AsyncIterator[Api]:
-    """Run a gateway with the API and a key of Ann."""
-    model = EchoModel()
-    async with gateway(home=home, model=model, environment={**ON, **settings}) as running:
-        secret, _ = await running.app.apis[0].create_key("ann")
-        async with AsyncExitStack() as closing:
-            yield Api(running, model, secret, closing)
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[Api]:
-    """Give a running API."""
-    async with running() as api:
-        yield api
 
 
 async def test_a_completion_is_answered(api: Api) -> None:
@@ -161,9 +87,9 @@ async def test_the_conversation_is_named(api: Api) -> None:
         {},
     ):
         await create(model="parlour", messages=[HELLO], **extra)
-    chats = {each.key.chat for each in await api.gateway.app.store.records.sessions() if each.key.channel == "api"}
-    (key,) = api.channel.keys.all()
-    assert {"ann/work", "ann/home", f"ann/key-{key.id}"} < chats
+    sessions, ann = await api.gateway.app.store.records.sessions(), api.person
+    chats = {each.key.chat for each in sessions if each.key.chat.startswith(f"{ann}/")}
+    assert {f"{ann}/work", f"{ann}/home", f"{ann}/key-{api.record.id}"} < chats
     assert len(chats) == 4
     with pytest.raises(openai.BadRequestError, match="x-parlour-chat"):
         await create(model="parlour", messages=[HELLO], extra_headers={"X-Parlour-Chat": "../bob"})
@@ -255,7 +181,7 @@ async def test_wrong_and_revoked_keys(api: Api) -> None:
     assert statuses[-1] == 429
     listed = await api.client().models.list()
     assert [each.id for each in listed.data] == ["parlour"]
-    assert [each.who for each in await api.channel.keys.revoke("ann")] == ["ann"]
+    assert [each.who for each in await api.channel.keys.revoke(api.person)] == [api.person]
     with pytest.raises((openai.AuthenticationError, openai.RateLimitError)):
         await api.client().models.list()
 
@@ -270,7 +196,7 @@ async def test_a_program_s_instructions_are_read_once(api: Api) -> None:
     prompt = json.dumps(api.model.asked[-1].messages)
     assert (prompt.count("Answer in Latin."), prompt.count("Answer in verse.")) == (1, 1)
     lines = await api.gateway.app.memory.sessions.displayed_messages(
-        SessionKey("api", f"ann/key-{api.channel.keys.all()[0].id}"), limit=10
+        SessionKey("api", f"{api.person}/key-{api.record.id}"), limit=10
     )
     assert not any("Latin" in line.text for line in lines)
 
@@ -288,7 +214,7 @@ async def test_an_image_is_an_attachment(api: Api) -> None:
 
     await create(model="parlour", messages=[{"role": "user", "content": part(url)}])
     lines = await api.gateway.app.memory.sessions.displayed_messages(
-        SessionKey("api", f"ann/key-{api.channel.keys.all()[0].id}"), limit=10
+        SessionKey("api", f"{api.person}/key-{api.record.id}"), limit=10
     )
     (file,) = lines[0].attachments
     assert (file.kind, file.size, await api.gateway.app.blobs.get(file.blob)) == ("image", len(png), png)
@@ -388,7 +314,7 @@ async def test_a_stream_that_breaks_off_loses_nothing(api: Api) -> None:
         if chunk.choices[0].delta.content:
             break
     await stream.close()
-    await eventually(lambda: not api.channel.open_requests.busy(api.channel.keys.all()[0].digest))
+    await eventually(lambda: not api.channel.open_requests.busy(api.record.digest))
     api.model.may_answer.set()
     again = await create(model="parlour", messages=[HELLO])
     assert again.choices[0].message.content == "1: hello"
@@ -399,11 +325,10 @@ async def test_a_key_has_so_many_requests_at_once(api: Api) -> None:
     """Another one is told to wait; requests that have ended make room."""
     create = api.client().chat.completions.create
     api.model.may_answer.clear()
-    (key,) = api.channel.keys.all()
     asking = [
         asyncio.create_task(create(model="parlour", messages=[HELLO], user=f"chat{n}")) for n in range(OPEN_OF_ONE_KEY)
     ]
-    await eventually(lambda: api.channel.open_requests.busy(key.digest) == OPEN_OF_ONE_KEY)
+    await eventually(lambda: api.channel.open_requests.busy(api.record.digest) == OPEN_OF_ONE_KEY)
     with pytest.raises(openai.RateLimitError):
         await create(model="parlour", messages=[HELLO], user="another")
     api.model.may_answer.set()

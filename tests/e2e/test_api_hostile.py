@@ -13,20 +13,16 @@ import pytest
 
 from channels.api.adapter import OPEN_OF_ONE_KEY
 from tests.e2e.agent.test_purge import wait_until_purged
-from tests.e2e.test_api import HELLO, PAYLOADS, Api, running
+from tests.e2e.test_api import HELLO, PAYLOADS
 from tests.fakes.conditions import eventually
+from tests.fakes.running_api import Api, running
+
+pytestmark = [pytest.mark.xdist_group("api"), pytest.mark.asyncio(loop_scope="module")]
 
 PNG = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ"
     "RU5ErkJggg=="
 )
-
-
-@pytest.fixture
-async def api() -> AsyncIterator[Api]:
-    """Give a running API."""
-    async with running() as api:
-        yield api
 
 
 def session(api: Api) -> aiohttp.ClientSession:
@@ -37,8 +33,7 @@ def session(api: Api) -> aiohttp.ClientSession:
 
 def busy(api: Api) -> int:
     """Return the number of requests of Ann's key."""
-    (key,) = api.channel.keys.all()
-    return api.channel.open_requests.busy(key.digest)
+    return api.channel.open_requests.busy(api.record.digest)
 
 
 async def test_numbers_that_python_reads_otherwise(api: Api) -> None:
@@ -88,7 +83,7 @@ async def test_an_idempotency_key_of_a_message_that_was_forgotten(api: Api) -> N
     await create(**asked)
     for text in ("/forget everything", "/forget everything yes"):
         await create(model="parlour", messages=[{"role": "user", "content": text}])
-    await wait_until_purged(api.gateway, "people/api%3aann")
+    await wait_until_purged(api.gateway, f"people/api%3a{api.person}")
     with pytest.raises(openai.APIStatusError, match="use a new key") as refused:
         await create(**asked)
     assert refused.value.status_code == 410
@@ -106,20 +101,21 @@ async def test_an_idempotency_key_of_an_image(api: Api) -> None:
     assert len(api.model.asked) == 1
 
 
-async def test_no_image_of_a_person_who_is_not_admitted_is_stored(api: Api) -> None:
+async def test_no_image_of_a_person_who_is_not_admitted_is_stored() -> None:
     """The person of a key is admitted before a byte of a file is written; afterwards the same request is taken."""
-    image: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PNG}}]}
-    operations, folder = api.gateway.app.operations, api.gateway.home
-    before = {path for path in folder.rglob("*") if path.is_file()}
-    _ = [line async for line in operations["people block"]({"who": "api:ann"})]
-    with pytest.raises(openai.PermissionDeniedError):
+    async with running() as api:
+        image: Any = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PNG}}]}
+        operations, folder = api.gateway.app.operations, api.gateway.home
+        before = {path for path in folder.rglob("*") if path.is_file()}
+        _ = [line async for line in operations["people block"]({"who": "api:ann"})]
+        with pytest.raises(openai.PermissionDeniedError):
+            await api.client().chat.completions.create(model="parlour", messages=[image])
+        written = {path for path in folder.rglob("*") if path.is_file()} - before
+        assert not [path for path in written if b"image/png" in path.read_bytes()[:4_096]]
+        _ = [line async for line in operations["people allow"]({"who": "api:ann"})]
         await api.client().chat.completions.create(model="parlour", messages=[image])
-    written = {path for path in folder.rglob("*") if path.is_file()} - before
-    assert not [path for path in written if b"image/png" in path.read_bytes()[:4_096]]
-    _ = [line async for line in operations["people allow"]({"who": "api:ann"})]
-    await api.client().chat.completions.create(model="parlour", messages=[image])
-    written = {path for path in folder.rglob("*") if path.is_file()} - before
-    assert len([path for path in written if b"image/png" in path.read_bytes()[:4_096]]) == 1
+        written = {path for path in folder.rglob("*") if path.is_file()} - before
+        assert len([path for path in written if b"image/png" in path.read_bytes()[:4_096]]) == 1
 
 
 async def test_usage_of_an_answer_that_is_given_again(api: Api) -> None:
@@ -155,7 +151,7 @@ async def test_a_key_that_is_revoked_meanwhile(api: Api) -> None:
             asyncio.create_task(get("POST", "/v1/chat/completions", {**asked, "user": "streamed", "stream": True})),
         ]
         await eventually(lambda: len(api.model.asked) == 3 and busy(api) == 3)
-        await api.channel.keys.revoke("ann")
+        await api.channel.keys.revoke(api.person)
         api.model.may_answer.set()
         poll, whole, stream = await asyncio.gather(*asking)
     assert (poll[0], whole[0]) == (401, 401)
@@ -202,7 +198,7 @@ async def test_words_that_look_like_a_title(api: Api) -> None:
         (lines,) = [
             await api.gateway.app.memory.sessions.displayed_messages(row.key, limit=10)
             for row in await api.gateway.app.store.records.sessions()
-            if row.key.channel == "api"
+            if row.key.chat.startswith(f"{api.person}/")
         ]
         assert len([line for line in lines if line.role == "user"]) == n
     title = json.loads((PAYLOADS / "open_webui_title.json").read_text("utf-8"))

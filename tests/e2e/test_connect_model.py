@@ -22,7 +22,7 @@ from gateway.app import model_trial
 from gateway.app.model_trial import KnownProvider
 from gateway.i18n import translate
 from tests.e2e.browser import open_chat, open_page, send_text, take_pictures
-from tests.e2e.test_page_axe import AXE, check
+from tests.e2e.test_page_axe import AXE, LOOKS, check
 from tests.fakes.console_people import ConsolePeople, console_people
 from tests.fakes.gateway import GatewayProcess, free_port
 from tests.fakes.loopback import serve_app
@@ -141,13 +141,8 @@ async def test_the_card_has_no_violation_and_shows_names_as_text(
         page = await log_in(chromium, people, "owner", reduced_motion="reduce")
         card = await show_card(page)
         await take_pictures(page, "page-connect")
-        looks: tuple[tuple[str, Any, Any], ...] = (
-            ("wide, light", {"width": 1100, "height": 720}, "light"),
-            ("phone, dark", {"width": 360, "height": 740}, "dark"),
-        )
-        for name, size, scheme in looks:
+        for name, size in LOOKS:
             await page.set_viewport_size(size)
-            await page.emulate_media(color_scheme=scheme)
             await check(page, f"servers, {name}", found)
             await card.get_by_role("button", name="OpenAI").click()
             await expect(card.get_by_label("Key")).to_be_focused()
