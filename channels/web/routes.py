@@ -241,6 +241,9 @@ async def _session(channel: WebChannel, visitor: WebVisitor, _: Request) -> Resp
     return JSONResponse(
         {
             "who": visitor.who,
+            # Names the login to its own browser: what this stores of it is erased once another one is there.
+            "login": visitor.login.digest[:16] if visitor.login is not None else "",
+            "until": visitor.login.until.isoformat() if visitor.login is not None else "",
             "is_owner": is_owner,
             "needs_model": is_owner and channel.panels is not None and channel.panels.models(key).is_offline,
             "can_leave": visitor.login is not None,

@@ -5,6 +5,7 @@ import { Chat, LOCALE } from "./chat.js";
 import { ModelCard } from "./connect.js";
 import { Conversations } from "./conversations.js";
 import { CommandMenu, isComposing, listenForHelp } from "./help.js";
+import { Offline } from "./offline.js";
 import { Panels } from "./panels.js";
 import { Drafts, Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
@@ -27,7 +28,8 @@ const chat = new Chat(words, {
   earlier: (before) => wire.send({ type: "look", before }),
   conversation: () => wire.conversation,
 });
-const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn), run);
+const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn), run, (list) => offline.keepList(list));
+const offline = new Offline();
 const panels = new Panels(words, run);
 const drafts = new Drafts();
 const menu = new CommandMenu(words, typed);
@@ -52,6 +54,7 @@ let replaced = ""; // the message that is being edited
 const wire = new Wire({
   state: showState,
   session(session) {
+    offline.begin(session);
     pending = new Pending(session.who);
     conversations.start(session.latest);
     pending.conversation = wire.conversation = conversations.current;
@@ -81,6 +84,7 @@ const handlers = {
     const left = isTakenBack ? chat.unansweredIn(lines) : [];
     isTakenBack = false;
     chat.restore(lines, before);
+    offline.keep(wire.conversation, lines);
     takeBack(left);
     showTrouble(attachments.takeLoss());
     resend();
@@ -95,6 +99,8 @@ const handlers = {
     by("as-whom").hidden = true;
     if (id === stopping) stopping = turn;
     if (chat.pressTaken(id, turn)) return;
+    const sent = pending.all().find((each) => each.id === id);
+    if (sent) offline.add(wire.conversation, { ...sent, turn, role: "user", at: new Date().toISOString() });
     pending.remove(id);
     chat.accepted(id);
     showTrouble("");
@@ -128,6 +134,10 @@ const handlers = {
   },
   message(frame) {
     chat.message(frame);
+    if (!frame.replaces) {
+      const role = frame.kind === "notice" ? "notice" : "assistant";
+      offline.add(wire.conversation, { ...frame, id: frame.part, role, at: new Date().toISOString() });
+    }
     welcome();
     panels.refresh();
     if (frame.kind === "notice") models.read();
@@ -320,6 +330,7 @@ function turnTo(conversation) {
   showTrouble("");
   showActivity(false);
   wire.turnTo(conversation);
+  if (!wire.isOpen) showOffline();
   showDraft();
 }
 
@@ -331,8 +342,30 @@ function showState(state) {
   const known = state === "login" ? "offline" : state;
   by("state").dataset.state = known;
   by("state-text").textContent = words[`state_${known}`];
-  if (state === "login") showLogin();
+  if (state === "login") {
+    offline.forget();
+    if (!pending) forgetShown(); // it was read from this browser, before the server was reached
+    showLogin();
+  }
+  if (state === "offline" && !pending) showOffline();
   if (state !== "online") showActivity(false);
+}
+
+/** Show what this browser has of the open conversation, while the server is not reached. */
+async function showOffline() {
+  const stored = await offline.read(conversations.current);
+  if (!stored || wire.isOpen || (pending && !chat.isEmpty)) return;
+  conversations.take(stored.list);
+  const { lines } = conversations.isChosen || !stored.latest ? stored : ((await offline.read(stored.latest)) ?? stored);
+  if (!conversations.isChosen && stored.latest) conversations.start(stored.latest);
+  wire.conversation = conversations.current;
+  chat.restore(lines);
+  welcome();
+}
+
+function forgetShown() {
+  conversations.forget();
+  chat.restore([]);
 }
 
 function showActivity(on, status = "") {
@@ -422,6 +455,7 @@ by("leave").addEventListener("click", async () => {
   } catch {
     return;
   }
+  await offline.forget();
   by("leave").hidden = true;
   isLoggedIn = false;
   by("as-whom").hidden = true;

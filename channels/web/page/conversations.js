@@ -10,9 +10,10 @@ const SEARCH_AFTER = 250; // milliseconds without a key
 const NARROW = matchMedia("(max-width: 720px)"); // where the sidebar lies over the conversation
 
 export class Conversations {
-  constructor(words, onOpen, onSeek, onRun) {
+  constructor(words, onOpen, onSeek, onRun, onList) {
     this.words = words;
     this.onOpen = onOpen; // called when another conversation is opened
+    this.onList = onList; // called with the list that the server gave
     this.onRun = onRun; // called with a command; returns false when nobody can take it
     this.onSeek = onSeek; // called with the turn of a hit in the open conversation
     this.sidebar = document.getElementById("sidebar");
@@ -147,6 +148,12 @@ export class Conversations {
     const answer = await fetch("conversations", { cache: "no-store" }).catch(() => null);
     const list = answer?.ok ? await answer.text() : this.loaded;
     if (turn !== this.loads || list === this.loaded) return; // a later one is on its way, or nothing has changed
+    this.take(list);
+    this.onList(list);
+  }
+
+  /** Show the list of a text of JSON. */
+  take(list) {
     this.loaded = list;
     this.known = JSON.parse(list).conversations;
     this.draw();

@@ -1,9 +1,9 @@
 // The service worker: notifications of answers, and the page itself where there is no network.
 // It stores files of the page alone. What people said is stored by the page (offline.js), which knows whose it is.
 
-const SHELL = "parlour-shell";
 const MOST_FILES = 60; // of the page, in two versions at most
 const home = new URL("./", self.location).href;
+const SHELL = `parlour-shell ${home}`; // several pages may share an origin
 
 self.addEventListener("install", (event) => {
   event.waitUntil(self.skipWaiting());
