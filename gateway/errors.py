@@ -1,4 +1,4 @@
-"""The error tree. An error's name tells its catcher how to react.
+"""The error tree, and when to try again. An error's name tells its catcher how to react.
 
 ParlourError
 ├── UserError                a person can fix it: the text names the problem and the remedy (exit code 2)
@@ -39,6 +39,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
+from typing import TypeVar
 
 
 class ParlourError(Exception):
@@ -257,3 +258,14 @@ class ToolFailed(ParlourError):
 
 class NothingHappened(ToolFailed):
     """A tool refused before it changed anything, so the same call may be made again."""
+
+
+# Retry libraries (tenacity, stamina) run a loop inside one process. Most attempts here are rows and continue after a
+# restart, and a platform's `Retry-After` decides first, so only the formula is shared.
+_Delay = TypeVar("_Delay", float, timedelta)
+_MOST_DOUBLINGS = 20
+
+
+def exponential_delay(failures: int, first: _Delay, longest: _Delay) -> _Delay:
+    """Return the delay after *failures* in a row: *first*, doubled by each further one, at most *longest*."""
+    return min(first * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS), longest)

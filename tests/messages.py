@@ -24,7 +24,7 @@ from agent.tasks.task import TaskState
 from agent.tools.call_record import WORDED, CallOutcome
 from agent.tools.rights import RefusalRule
 from agent.turns.chat_profiles import ModelChoiceOrigin
-from channels.kit.uploads import UploadRefusalReason
+from channels.kit.bodies import UploadRefusalReason
 from channels.web.logins import LoginOutcome
 from gateway.alerts.alert_state import REASONS, TURN_FAILURES
 from gateway.errors import FailureCause, ModelAbility

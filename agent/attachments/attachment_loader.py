@@ -16,7 +16,7 @@ import structlog
 from cachetools import LRUCache
 
 from agent.attachments.document_reader import ExtractedText, SandboxedReader, detect_kind
-from agent.attachments.transcription import LitellmTranscriber
+from agent.attachments.speech import LitellmTranscriber
 from agent.base.file_facts import PICTURE, UNTRUSTED, Fact, clean, fact_of
 from agent.base.locks import KeyLocks, task_group
 from agent.base.scopes import rebase_reference
@@ -25,7 +25,7 @@ from gateway.errors import FileUnavailable
 from gateway.events import Attachment, SessionKey
 
 if TYPE_CHECKING:
-    from gateway.channel_reader import ChannelAttachmentFetcher
+    from gateway.channel import ChannelAttachmentFetcher
     from gateway.store.attachment_store import AttachmentStore
 
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from agent.base.one_line import one_line, show_code
 from agent.base.scopes import SHARED
 from agent.commands.command import ANY, CommandContext, CommandNeed, CommandReply, command
 from agent.commands.memory_lists import first_change, format_change, format_source, list_history, list_notes
@@ -27,12 +26,13 @@ from agent.memory.search.search_unit import SearchHit, SearchHits, SearchOptions
 from agent.memory.storage.scope_documents import DREAM_CAUSE
 from agent.memory.update.dream_phases import DREAM
 from agent.memory.update.dreamer import DreamRequester, RestoreConflict
-from agent.turns.turn_memory import may_edit_all
+from agent.turns.turn_tools import may_edit_all
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind, MessageButton, Role, short_id
 from gateway.i18n.formats import format_moment
 from gateway.ports.journal import Job
 from gateway.ports.memory import DocumentChange
+from gateway.text.message_text import one_line, show_code
 
 _DECISION_WORDS = ("pending", "approve", "reject", "remove")  # of buttons
 _LEAST = 8  # characters that identify a name

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from agent.base.one_line import one_line
 from agent.commands.command import CommandContext
 from agent.memory.editing.memory_versions import UNDO, LineOrigin
 from agent.memory.jobs.chat_edits import EDIT_CAUSE
@@ -24,6 +23,7 @@ from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports.journal import REMEMBER
 from gateway.ports.memory import DocumentChange
+from gateway.text.message_text import one_line
 
 _PAGE = 1_800  # characters: with its frame one message on every platform
 _LONGEST_LINE = 80  # characters of a changed line

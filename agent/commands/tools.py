@@ -8,7 +8,6 @@ from datetime import datetime
 
 import structlog
 
-from agent.base.one_line import clean_name, one_line
 from agent.commands.command import CommandContext, CommandNeed, CommandReply, command, first_word
 from agent.llm.chat_model import ToolCall
 from agent.memory.jobs.approval_questions import short
@@ -27,6 +26,7 @@ from gateway.errors import ModelAbility, ToolFailed
 from gateway.events import Role
 from gateway.i18n.formats import format_file_size, format_moment
 from gateway.ports.memory import ScopeFile
+from gateway.text.message_text import clean_name, one_line
 
 _LONGEST_ID = 20
 

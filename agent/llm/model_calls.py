@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, TokenUsage
-from gateway.backoff import exponential_delay
 from gateway.errors import (
     ContextOverflow,
     InvalidModelReply,
@@ -22,6 +21,7 @@ from gateway.errors import (
     ModelRefused,
     ModelTimeout,
     ModelUnreachable,
+    exponential_delay,
 )
 
 log = structlog.get_logger(__name__)

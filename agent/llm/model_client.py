@@ -27,7 +27,6 @@ from agent.llm.chat_model import (
 )
 from agent.llm.model_abilities import CALLS_AS_TEXT, ContextWindows, LearnedModels, is_comparable, reduce_request
 from agent.llm.request_messages import lacks_data
-from gateway.backoff import exponential_delay
 from gateway.errors import (
     AbilityMissing,
     ContextOverflow,
@@ -36,6 +35,7 @@ from gateway.errors import (
     ModelFailed,
     ModelRateLimited,
     ModelRefused,
+    exponential_delay,
 )
 from gateway.ports.memory import ModelFact
 from gateway.ports.metrics import MetricsRecorder, TraceSpan

@@ -9,7 +9,6 @@ from datetime import datetime
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
-from agent.base.one_line import one_line, show_escapes
 from agent.base.transcript_lines import decode, kind_of, parse_time
 from agent.llm.chat_model import ToolCall
 from agent.memory.storage.stored_sessions import StoredSessions
@@ -22,6 +21,7 @@ from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports.channel import CallStep
 from gateway.ports.journal import Line
+from gateway.text.message_text import one_line, show_escapes
 
 
 class CallOutcome(StrEnum):

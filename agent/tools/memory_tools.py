@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.base.one_line import one_line
 from agent.base.transcript_lines import indent_lines
 from agent.memory.editing.staged_changes import is_redacted
 from agent.memory.editing.text_operations import LONGEST_KEYS, AddLines, DocumentEdit, RemoveLines, ReplaceLines
@@ -18,6 +17,7 @@ from agent.memory.jobs.chat_edits import LONGEST_FACT
 from agent.memory.search.search_unit import MEMORY, MissingTime, SearchHit, SearchHits, SearchOptions, name_speaker
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
+from gateway.text.message_text import one_line
 
 NOTHING = "No memories found"
 MOST_EDITS = 20  # operations of one call

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from agent.base.one_line import one_line
 from agent.reminders.reminder import Reminder, job_prefix, local_words, slot_words, when_words
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
-from gateway.text.message_text import safe_display_name
+from gateway.text.message_text import one_line, safe_display_name
 
 _ON_SEND = "once this answer is sent"
 _LONGEST_SHOWN = 200

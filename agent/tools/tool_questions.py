@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from cachetools import LRUCache
 
-from agent.base.one_line import code_block, show_json
 from agent.llm.chat_model import ToolCall
 from agent.memory.jobs.job_runner import JobErasure, JobKind, JobPace, send_job_report
 from gateway.events import (
@@ -40,6 +39,7 @@ from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports.journal import AcceptOutcome, Job, PartState
 from gateway.ports.metrics import MetricsRecorder
+from gateway.text.message_text import code_block, show_json
 
 if TYPE_CHECKING:
     from gateway.chat_locales import ChatLocales

@@ -18,7 +18,6 @@ import structlog
 from pydantic import ValidationError
 
 from agent.base.file_facts import clean
-from agent.base.one_line import show_json
 from agent.base.transcript_lines import estimate_messages
 from agent.llm.chat_model import ToolCall
 from agent.tools.deferred_tools import FIND_TOOLS, FINDERS, USE_TOOL, build_finder, inner_call, outer_call, service_of
@@ -44,6 +43,7 @@ from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.events import AnswerSource
 from gateway.installation import load_entry_points
 from gateway.ports.metrics import MetricsRecorder, TraceSpan
+from gateway.text.message_text import show_json
 from gateway.text.redaction import has_token
 
 log = structlog.get_logger(__name__)

@@ -24,10 +24,9 @@ from agent.tools.tool import ResultFile, ResultPicture, ScopedRecall, ToolContex
 from agent.tools.tool_questions import MOST_QUESTIONS
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turns.call_review import WAITING, CallResult
-from agent.turns.result_pages import ToolResultPages
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects
-from agent.turns.turn_memory import TurnMemoryTools
+from agent.turns.turn_tools import ToolResultPages, TurnMemoryTools
 from gateway.errors import ContextOverflow, FailureCause, FileUnavailable, ModelFailed, ToolFailed
 from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_prefix

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from agent.base.one_line import clean_name
 from agent.files.outgoing_files import OutgoingFiles
 from agent.llm.chat_model import ToolCall
 from agent.tools.rights import CallVerdict, RefusalRule
@@ -18,6 +17,7 @@ from agent.turns.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.events import InboundKind
 from gateway.ports.access import ToolCallCaps
+from gateway.text.message_text import clean_name
 
 if TYPE_CHECKING:
     from gateway.store.jobs import SqlJobs

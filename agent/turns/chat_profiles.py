@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from agent.llm.model_client import ModelClient
-from agent.skills.skill_library import SkillLibrary
+from agent.skills import SkillLibrary
 from agent.tools.rights import OperatorRights
 from agent.tools.tool import SkillTool, Tool
 from agent.tools.toolbox import Toolbox

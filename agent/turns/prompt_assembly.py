@@ -22,7 +22,6 @@ from agent.attachments.attachment_loader import AttachmentLoader
 from agent.base import transcript_lines as build
 from agent.base.file_facts import UNTRUSTED, Fact, clean, fact_of, facts_in
 from agent.base.locks import task_group
-from agent.base.one_line import clean_name, one_line
 from agent.base.transcript_lines import indent_lines, is_replaced
 from agent.llm.chat_model import ToolCall
 from agent.memory.prompt.conversation import Conversation
@@ -35,10 +34,11 @@ from agent.turns.turn import Turn
 from agent.turns.turn_draft import TurnDraft
 from gateway.events import UNKNOWN, Attachment, ChatKind, InboundKind, InboundMessage, OutboundKind, QuoteKind
 from gateway.ports.journal import InboxRow, Line
+from gateway.text.message_text import clean_name, one_line
 
 if TYPE_CHECKING:
     from agent.memory.search.scope_recall import ScopeRecall
-    from gateway.channel_reader import ChannelHistory
+    from gateway.channel import ChannelHistory
     from gateway.store.outbox import SqlOutbox
 
 BACKGROUND_TOKENS = 4_000

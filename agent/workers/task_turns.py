@@ -19,7 +19,6 @@ import structlog
 
 from agent.base import transcript_lines as build
 from agent.base.file_facts import UNTRUSTED
-from agent.base.one_line import clean_name
 from agent.llm.chat_model import ToolCall
 from agent.memory.jobs.approval_questions import short
 from agent.memory.jobs.job_runner import RetryJobLater
@@ -35,6 +34,7 @@ from agent.workers.turn_services import TurnServices, build_reply, call_person
 from gateway.events import InboundMessage, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports.journal import InboxRow, Job, JobAdvance, MessageOutcome, SessionRow, TurnLease, TurnStep
+from gateway.text.message_text import clean_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,8 +24,7 @@ from channels.api.parse import ApiError, ApiRequest, RequestImage, busy, read_id
 from channels.api.render import render, restrict_markdown
 from channels.kit import is_person_name
 from channels.kit.background import KeyedSlots, SlotsTaken, utc_now
-from channels.kit.bodies import build_receipt
-from channels.kit.uploads import UploadHeader, UploadRefused, WebUploads
+from channels.kit.bodies import UploadHeader, UploadRefused, WebUploads, build_receipt
 from gateway.channel import ChannelContext, StatelessAnswer, TurnUsage
 from gateway.errors import FileUnavailable, ModelFailed, OutcomeUnknown, StoreUnavailable, UserError
 from gateway.events import (

@@ -25,8 +25,15 @@ from channels.discord.shards import (
     unordered_key,
 )
 from channels.kit.background import utc_now
-from gateway.backoff import exponential_delay
-from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsError, StoreUnavailable, UserError
+from gateway.errors import (
+    LoginRefused,
+    OutcomeUnknown,
+    ParlourError,
+    SettingsError,
+    StoreUnavailable,
+    UserError,
+    exponential_delay,
+)
 
 if TYPE_CHECKING:
     from gateway.store.records import SqlChannelState

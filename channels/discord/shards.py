@@ -15,8 +15,7 @@ import structlog
 
 from channels.discord.parse import snowflake_at
 from channels.kit.background import utc_now
-from gateway.backoff import exponential_delay
-from gateway.errors import RetryLater, SendFailed, StoreUnavailable
+from gateway.errors import RetryLater, SendFailed, StoreUnavailable, exponential_delay
 
 if TYPE_CHECKING:
     from channels.discord.inbound import DiscordInbound

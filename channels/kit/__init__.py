@@ -2,7 +2,7 @@
 
 `chat_facts` expiring look-ups, and threads that need no mention; `reactions` acknowledging reactions, which no kill
 leaves, and presses and commands that wait; `background` tasks, typing indicators, token buckets and limits for each
-person or chat; `bodies` request bodies, files and receipts; `uploads` files that wait for their message. The validators
+person or chat; `bodies` request bodies, files, receipts, and uploads that wait for their message. The validators
 of settings are here: the shape of tokens and addresses, and what to do about a wrong one. Use them as
 `Annotated[SecretStr | None, secret_matching(...)]`.
 

@@ -37,7 +37,6 @@ from telegram.error import (
 from telegram.request import BaseRequest, RequestData
 from yarl import URL
 
-from gateway.backoff import exponential_delay
 from gateway.errors import (
     FormatRefused,
     LoginRefused,
@@ -47,6 +46,7 @@ from gateway.errors import (
     SendFailed,
     SendRefused,
     SettingsError,
+    exponential_delay,
 )
 from gateway.net import trusted_certificates
 

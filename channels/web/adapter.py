@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from channels.kit import is_person_name
 from channels.kit.background import KeyedSlots
-from channels.kit.uploads import WebUploads
+from channels.kit.bodies import WebUploads
 from channels.web.files import FileDownload, ServedFiles
 from channels.web.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.web.frame_codec import Frame, encode_shared, safe_file_name, shown_file, trouble_line

@@ -28,8 +28,7 @@ from urllib.parse import urlsplit
 import structlog
 from cachetools import LRUCache
 
-from gateway.backoff import exponential_delay
-from gateway.errors import UserError
+from gateway.errors import UserError, exponential_delay
 from gateway.net.public_http import NOT_PUBLIC, FetchFailed, PublicHttpClient
 
 if TYPE_CHECKING:

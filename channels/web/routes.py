@@ -29,8 +29,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from channels.kit.background import SlotsTaken
-from channels.kit.bodies import read_body
-from channels.kit.uploads import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, type_of
+from channels.kit.bodies import LARGEST, UploadHeader, UploadRefusalReason, UploadRefused, read_body, type_of
 from channels.web.adapter import FIRST, WebChannel, WebVisitor
 from channels.web.conversation_documents import read_conversation, to_json, to_markdown
 from channels.web.files import DownloadResponse

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import structlog
 
-from gateway.access.note_store import QUOTA, encode_note
 from gateway.admission import NO_FACTS, AdmissionFacts, AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, PlatformAccount
 from gateway.ports.access import (
@@ -29,6 +28,7 @@ from gateway.ports.access import (
     PersonQuota,
 )
 from gateway.ports.journal import AuditEntry
+from gateway.store.access import QUOTA, encode_note
 
 if TYPE_CHECKING:
     from gateway.store.access import SqlAccess

@@ -18,25 +18,6 @@ from typing import Any, TypeAlias
 import structlog
 
 from gateway.access.access_control import AccessRoster, entry_change
-from gateway.access.note_store import (
-    CLAIM_TRIES,
-    PERSON,
-    PLACE,
-    TOLD,
-    TOLD_HERE,
-    TRIES,
-    NoteStore,
-    derive_notice_id,
-    encode_note,
-    format_code,
-    format_time,
-    hash_code,
-    hashes_match,
-    new_code,
-    new_salt,
-    parse_code,
-    parse_time,
-)
 from gateway.admission import Admitted, Decision, RejectionReason
 from gateway.chat_locales import ChatLocales
 from gateway.events import (
@@ -61,6 +42,25 @@ from gateway.ports.access import (
 )
 from gateway.ports.channel import IntakeResult, IntakeVerdict
 from gateway.ports.journal import AuditEntry
+from gateway.store.access import (
+    CLAIM_TRIES,
+    PERSON,
+    PLACE,
+    TOLD,
+    TOLD_HERE,
+    TRIES,
+    NoteStore,
+    derive_notice_id,
+    encode_note,
+    format_code,
+    format_time,
+    hash_code,
+    hashes_match,
+    new_code,
+    new_salt,
+    parse_code,
+    parse_time,
+)
 
 log = structlog.get_logger(__name__)
 

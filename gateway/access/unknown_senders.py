@@ -17,21 +17,6 @@ from typing import Any
 import structlog
 
 from gateway.access.access_control import AccessRoster
-from gateway.access.note_store import (
-    DAY,
-    PERSON,
-    PLACE,
-    TOLD,
-    TOLD_HERE,
-    NoteStore,
-    derive_notice_id,
-    derive_reply_id,
-    encode_note,
-    format_code,
-    format_time,
-    new_code,
-    parse_time,
-)
 from gateway.access.pairing_service import (
     GOOD_FOR,
     MOST_WAITING,
@@ -56,6 +41,21 @@ from gateway.i18n import translate
 from gateway.ports.access import AccessChange
 from gateway.ports.channel import IntakeResult, IntakeVerdict, MembershipChange
 from gateway.ports.metrics import MetricsRecorder
+from gateway.store.access import (
+    DAY,
+    PERSON,
+    PLACE,
+    TOLD,
+    TOLD_HERE,
+    NoteStore,
+    derive_notice_id,
+    derive_reply_id,
+    encode_note,
+    format_code,
+    format_time,
+    new_code,
+    parse_time,
+)
 from gateway.text.message_text import safe_display_name
 
 log = structlog.get_logger(__name__)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.admission import LOCAL_OWNER
 from gateway.alerts.alert_state import STALE, WebhookOrigin
-from gateway.alerts.alert_webhook import AlertWebhook
-from gateway.alerts.monitor import AlertMonitor, AlertRecipients, OwnerDirectory, StoreNotifier
+from gateway.alerts.monitor import AlertMonitor, AlertRecipients, AlertWebhook, OwnerDirectory, StoreNotifier
 from gateway.events import SessionKey
 from gateway.health.gateway_checks import CHECKS
 from gateway.installation import package_version

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import structlog
 
 from agent.base.scopes import account_of, chat_scope, scope_of
-from agent.skills.skill_library import SkillLibrary
+from agent.skills import SkillLibrary
 from agent.tools.rights import OperatorRights
 from agent.tools.tool import AskRule, Tool
 from agent.tools.toolbox import GROUP, Toolbox

@@ -34,16 +34,15 @@ from agent.tasks.task_access import TaskServices
 from agent.tasks.task_jobs import TaskEndJobs
 from agent.tools.tool_questions import LapsedQuestions, ToolApprovals
 from agent.turns.chat_profiles import ChatProfiles, resolve_overrides
-from agent.turns.result_pages import ToolResultPages
 from agent.turns.turn import RunningTurns
 from agent.turns.turn_replay import TurnReplayer
+from agent.turns.turn_tools import ToolResultPages
 from agent.workers.spoken_answers import SpokenAnswers
 from agent.workers.task_turns import TaskRunner
 from agent.workers.turn_runner import TurnRunner
 from agent.workers.turn_services import TurnServices
 from agent.workers.worker_pool import WorkerPool
 from gateway.access.access_control import AccessControlService, AccessRoster
-from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import OwnerClaims, PairingService
 from gateway.access.refusal_log import RefusalLog, SilenceReason
 from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
@@ -63,7 +62,6 @@ from gateway.app.channels import (
 from gateway.app.chat_settings import build_command_prefix, build_context_resolver, build_locales, build_profiles
 from gateway.app.console import build_console
 from gateway.app.context import ChannelPlatforms, ExtraPlugins, limit_retention
-from gateway.app.logins import build_logins, login_routes
 from gateway.app.memory import (
     MemoryServices,
     build_dreamer,
@@ -77,9 +75,11 @@ from gateway.app.recall import build_recall
 from gateway.app.turns import (
     build_command_services,
     build_draw_tool,
+    build_logins,
     build_replayer,
     build_spoken_answers,
     build_turn_services,
+    login_routes,
 )
 from gateway.backup import BackupProgress, BackupResult, backup
 from gateway.channel import Channel
@@ -99,6 +99,7 @@ from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.channel_blocks import entry_error
 from gateway.settings.chat_settings import ChatOverrides, open_chats
+from gateway.store.access import NoteStore
 from gateway.store.attachment_store import AttachmentStore
 from gateway.store.engine import utc_now
 from gateway.store_watcher import StoreWatcher

@@ -1,8 +1,13 @@
-"""Build the services of turns and of commands, and the replayer of stored turns."""
+"""Build the services of turns and of commands, people's logins at services, and the replayer of stored turns.
+
+`/oauth/callback/NAME` is where the authorization server of a server sends a browser back to, at any gateway: the
+attempt is a row. Its page has no text of another server. `/oauth/client/NAME.json` is the metadata of the client there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import html
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -10,35 +15,41 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
 
-from agent.attachments import speech, transcription
+from agent.attachments import speech
 from agent.attachments.attachment_loader import AttachmentLoader, ImageInliner
 from agent.attachments.document_reader import SandboxedReader
-from agent.attachments.speech import SpeechModel
-from agent.attachments.transcription import LitellmTranscriber
+from agent.attachments.speech import LitellmTranscriber, SpeechModel
 from agent.commands.command import CommandServices, QueueService, UsageService
 from agent.files.file_workspace import ReceivedFiles
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices
 from agent.llm.openai_model import picture_price
+from agent.mcp.logins import CallbackResult, LoginServer, LoginVault, PersonLogins
+from agent.mcp.oauth import OAuthClient
+from agent.mcp.servers import STATE
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.tools.tool_questions import StandingDecisions
 from agent.turns.agent_loop import AgentLoop
 from agent.turns.call_review import CallReviewer
 from agent.turns.prompt_assembly import AutoRecall, PromptAssembler
 from agent.turns.recorded_turn import UncountedToolCalls, UnrecordedCalls
-from agent.turns.turn_memory import TurnMemoryTools
 from agent.turns.turn_replay import TurnReplayer
+from agent.turns.turn_tools import TurnMemoryTools
 from agent.workers.spoken_answers import SpokenAnswers
 from agent.workers.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.models import ModelServices, build_media_model
 from gateway.app.recall import search_limitation
-from gateway.channel_reader import ChannelAttachmentFetcher, ChannelHistory
-from gateway.errors import StoreUnavailable
-from gateway.events import Role
+from gateway.channel import ChannelAttachmentFetcher, ChannelHistory
+from gateway.errors import StoreUnavailable, UserError
+from gateway.events import PlatformAccount, Role
 from gateway.health.gateway_checks import read_status
+from gateway.i18n import translate
 from gateway.installation import program_version
 from gateway.net import clock_ahead, clock_line, time_servers
 from gateway.operations import call_from_chat
@@ -237,7 +248,7 @@ def _build_transcriber(app: Runtime) -> LitellmTranscriber | None:
     # The chat model's address and key are sent to its own provider alone.
     entry = llm.entry(llm.transcription_model)
     return LitellmTranscriber(
-        build_media_model(app, entry, purpose=transcription.PURPOSE, seconds=transcription.SECONDS)
+        build_media_model(app, entry, purpose=speech.TRANSCRIPTION, seconds=speech.TRANSCRIPTION_SECONDS)
     )
 
 
@@ -315,3 +326,88 @@ def build_draw_tool(app: Runtime) -> list[Tool]:
         fetch=pages.fetch_bytes,
     )
     return [draw_tool.build_draw_tool(model)]
+
+
+_LONGEST_PARAMETER = 8_000  # characters
+_STATUS = {CallbackResult.DONE: 200, CallbackResult.DENIED: 200}
+_PAGE = """<!doctype html>
+<html lang="{language}"><head><meta charset="utf-8"><title>Parlour</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"></head>
+<body><p>{text}</p>{rest}</body></html>
+"""
+
+
+def build_logins(app: Runtime) -> PersonLogins:
+    """Build the logins of people at MCP servers."""
+    state, links = app.store.state(STATE), app.store.links
+    key = app.settings.tools.login_key
+
+    def accounts(account: str) -> list[str]:
+        person = links.person(PlatformAccount.from_name(account))
+        return [each.account.name for each in links.accounts(person)] or [account]
+
+    def find_server(name: str) -> LoginServer | None:
+        return app.mcp.login_server(name)  # which is built from these logins
+
+    return PersonLogins(
+        state,
+        LoginVault(
+            state,
+            app.home.secrets,
+            key.get_secret_value() if key else "",
+            is_shared=app.settings.store.shared,
+        ),
+        OAuthClient(proxy=app.settings.proxy_address),
+        server=find_server,
+        accounts=accounts,
+        address=lambda: (app.settings.web.public_url or app.web.url).rstrip("/"),
+        now=app.now,
+    )
+
+
+def login_routes(app: Runtime) -> list[Route]:
+    """Return the routes of a sign-in."""
+
+    async def callback(request: Request) -> Response:
+        given = request.query_params
+        state, code, error = (given.get(name, "") for name in ("state", "code", "error"))
+        if any(len(value) > _LONGEST_PARAMETER for value in given.values()) or not state:
+            return _page(CallbackResult.UNKNOWN, app.settings.language)
+        try:
+            result, language, server, confirmation = await app.logins.take_callback(
+                request.path_params["name"], state=state, code=code, issuer=given.get("iss"), error=error
+            )
+        except (StoreUnavailable, UserError) as wrong:
+            log.warning("login.callback_failed", reason=str(wrong))
+            return _page(CallbackResult.FAILED, app.settings.language)
+        return _page(result, language or app.settings.language, server=server, confirmation=confirmation)
+
+    async def client(request: Request) -> Response:
+        logins, name = app.logins, request.path_params["name"]
+        if name not in [each.name for each in app.mcp.servers]:
+            return JSONResponse({"error": "no server has this name"}, 404)
+        return JSONResponse(
+            {
+                "client_id": logins.document(name),
+                "client_name": "Parlour",
+                "redirect_uris": [logins.redirect(name)],
+                "grant_types": ["authorization_code", "refresh_token"],
+                "response_types": ["code"],
+                "token_endpoint_auth_method": "none",
+            }
+        )
+
+    return [
+        Route("/oauth/callback/{name}", callback, methods=["GET"]),
+        Route("/oauth/client/{name}.json", client, methods=["GET"]),
+    ]
+
+
+def _page(result: CallbackResult, language: str, *, server: str = "", confirmation: str = "") -> Response:
+    """Return the page after a sign-in; it has no text of another server."""
+    rest = ""
+    if result is CallbackResult.DONE:
+        warning = html.escape(translate("logins.page_warning", language))
+        rest = f"<p><code>/login {html.escape(server)} {html.escape(confirmation)}</code></p><p>{warning}</p>"
+    text = html.escape(translate(result, language, server=server or "?"))
+    return HTMLResponse(_PAGE.format(language=html.escape(language), text=text, rest=rest), _STATUS.get(result, 400))

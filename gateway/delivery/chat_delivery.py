@@ -11,10 +11,18 @@ from typing import TypeVar
 
 import structlog
 
-from gateway.backoff import exponential_delay
 from gateway.channel import Channel, SupportsReactions, SupportsSendTurns
 from gateway.delivery.part_planner import AttachmentLost, DeliveryContext, PartPlanner, backoff, shown_name
-from gateway.errors import FormatRefused, OutcomeUnknown, ParlourError, PlaceGone, RetryLater, SendFailed, SendRefused
+from gateway.errors import (
+    FormatRefused,
+    OutcomeUnknown,
+    ParlourError,
+    PlaceGone,
+    RetryLater,
+    SendFailed,
+    SendRefused,
+    exponential_delay,
+)
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports.journal import DelayedDelivery, OutboxPart, PartState, PendingDelivery

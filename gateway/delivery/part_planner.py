@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from gateway.backoff import exponential_delay
 from gateway.channel import Channel
-from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreUnavailable
+from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreUnavailable, exponential_delay
 from gateway.events import (
     AnswerSource,
     Attachment,

@@ -357,7 +357,7 @@ def check_compute(context: CheckContext) -> Iterator[Finding]:
 
 def check_skills(context: CheckContext) -> Iterator[Finding]:
     """Yield the skills, and those that cannot be used."""
-    from agent.skills.skill_library import read_skills
+    from agent.skills import read_skills
 
     skills, faults = read_skills(context.settings.skills_folder)
     for each in faults:

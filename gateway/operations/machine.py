@@ -143,7 +143,7 @@ class MachineOperations(OperationGroup):
         """
         from agent.base.scopes import label
         from gateway.store.closed_store import read_store
-        from gateway.store.consistency import check_tables, damaged_files
+        from gateway.store.upkeep import check_tables, damaged_files
 
         store, home = self._app.store, self._app.home
         if damage := await store.find_damage():

@@ -294,7 +294,7 @@ class McpOperations(OperationGroup):
         return [self._tool_line(server, each) for each in server.tools.values()]
 
     def _tool_line(self, server: PinnedServer, tool: PinnedTool) -> dict[str, Any]:
-        from agent.base.one_line import show_escapes  # which other commands do without
+        from gateway.text.message_text import show_escapes  # which other commands do without
 
         use = _UNUSED if tool.use is None else str(tool.use)
         return {

@@ -202,7 +202,7 @@ _DROP_SCOPE_FILES = (
     "DROP TABLE scope; DROP TABLE scope_file; DROP TABLE scope_piece; DROP TABLE scope_removal; DROP TABLE scope_state"
 )
 
-# Pruning alone read them (a file lost them before), and they cost every message a page each (gateway/store/expiry.py).
+# Pruning alone read them (a file lost them before), and they cost every message a page each (gateway/store/upkeep.py).
 _NO_INDEX_OF_ENDS = (
     "DROP INDEX IF EXISTS inbox_ended; DROP INDEX IF EXISTS outbox_ended; DROP INDEX IF EXISTS dedupe_seq"
 )

@@ -28,11 +28,11 @@ from gateway.store import (
     account_links,
     adoption,
     claims,
-    expiry,
     inbox,
     outbox,
     records,
     session_queue,
+    upkeep,
 )
 from gateway.store.access import SqlAccess
 from gateway.store.account_links import SqlAccountLinks
@@ -450,16 +450,16 @@ class SqlStore:
     async def prune(self) -> int:
         """Remove what is past its time, in many short transactions; one that is interrupted is done again whole."""
         now, limits, submit = self._engine.now(), self._engine.limits, self._engine.writer.submit
-        times = await submit(lambda database: expiry.begin_prune(database, now, limits.blank_after))
+        times = await submit(lambda database: upkeep.begin_prune(database, now, limits.blank_after))
         count = newest_gone = 0
-        for span in expiry.spans(times):
-            pruned = await submit(partial(expiry.prune_span, span=span, times=times))
+        for span in upkeep.spans(times):
+            pruned = await submit(partial(upkeep.prune_span, span=span, times=times))
             count, newest_gone = count + pruned.changed, max(newest_gone, pruned.newest_gone)
         name: str | None = "" if newest_gone else None
         while name is not None:
-            name = await submit(partial(expiry.prune_keys, after=name, newest_gone=newest_gone))
+            name = await submit(partial(upkeep.prune_keys, after=name, newest_gone=newest_gone))
         count += await submit(lambda database: prune_facts(database, now))
-        return count + await submit(lambda database: expiry.finish_prune(database, times, zone=limits.zone))
+        return count + await submit(lambda database: upkeep.finish_prune(database, times, zone=limits.zone))
 
     async def close(self, *, has_served: bool = True) -> None:
         """Write the queue, then close. A clean close resets the count of unclean stops.

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gateway.backoff import exponential_delay
+from gateway.errors import exponential_delay
 from gateway.events import SessionKey
 from gateway.store.claims import LISTED_WORKERS
 from gateway.store.database import SET_META, Database

@@ -1,7 +1,7 @@
 """The tables of this version for both engines, in SQLite's types; `postgres/schema.py` replaces these by its own.
 
 A change of a table is written here and as a migration (gateway/store/migrations.py). There are few indices, because
-each costs a page a commit. Pruning reads rows in the order of their numbers (gateway/store/expiry.py).
+each costs a page a commit. Pruning reads rows in the order of their numbers (gateway/store/upkeep.py).
 """
 
 from __future__ import annotations

@@ -650,7 +650,7 @@ def _count_change(database: Database, scopes: Sequence[str], scope: str, key: st
 def _remove(database: Database, where: str, columns: Sequence[Any]) -> int:
     """Remove the turns of a condition, and note that their files are stale.
 
-    That there was a turn stays known for a while (gateway/store/expiry.py): a file of it at another home is not a loss,
+    That there was a turn stays known for a while (gateway/store/upkeep.py): a file of it at another home is not a loss,
     and a commit of it that is repeated does nothing.
     """
     where = sql("body IS NOT NULL AND", where)

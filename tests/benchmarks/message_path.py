@@ -1,7 +1,8 @@
 """How much of the tree a message runs through: files, functions and store calls of one warm text over Telegram.
 
 It is the figure of a reader who follows a message with a debugger. What runs only at the start, or for the first
-message of a chat, does not count; what runs behind the answer does.
+message of a chat, does not count; what runs behind the answer does. Loops that run every second without any message do
+not count in their own tasks. What they do in the store's thread does, because the thread does not know whose it is.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gateway", "channels", "agent")
 WARM = 4  # messages before the one that counts
 PACE, BEHIND = 1.3, 3.0  # seconds between messages, and for what runs behind the answer
+PERIODIC = frozenset({"store_watcher", "store measurement", "alert of the store", "web server", "control server"})
 
 
 class CallTracer:
@@ -44,7 +46,7 @@ class CallTracer:
         sys.setprofile(None)
 
     def _note(self, frame: FrameType, event: str, _argument: object) -> None:
-        if self.is_on and event == "call":
+        if self.is_on and event == "call" and _task_name() not in PERIODIC:
             self.called.add(frame.f_code)
 
     def functions(self) -> list[tuple[str, str]]:
@@ -58,6 +60,15 @@ class CallTracer:
             if relative.parts[0] in PACKAGES:
                 found.add((str(relative), code.co_qualname))
         return sorted(found)
+
+
+def _task_name() -> str:
+    """Return the name of the task that runs in this thread; "" for none."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a thread without a loop
+        return ""
+    return "" if task is None else task.get_name()
 
 
 async def measure(*, listed: bool = False) -> None:

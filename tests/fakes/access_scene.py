@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from gateway.access.access_control import AccessRoster
-from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import OwnerAddress, PairingService
 from gateway.access.unknown_senders import ChatApprovals, UnknownSenderHandler
 from gateway.admission import AdmissionPolicy, Decision, Rejected, RejectionReason, policy_of
@@ -17,6 +16,7 @@ from gateway.channel import SupportsSenderLookup
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, Sender, SessionKey
 from gateway.ports.access import DecisionActor, MessageContext
 from gateway.ports.channel import MembershipChange
+from gateway.store.access import NoteStore
 from gateway.store.sql_store import SqlStore
 from tests.fakes.locales import FixedLocales
 from tests.fakes.meter import FakeMeter

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from agent.base.disk import Disk
-from agent.base.one_line import show_escapes
 from agent.base.scopes import list_scopes, scope_folder
 from agent.base.transcript_lines import decode, format_time, parse_time
 from agent.memory.editing.text_operations import (
@@ -33,6 +32,7 @@ from agent.memory.storage.scope_documents import APPROVED, TRACKED, change_docum
 from gateway.events import PlatformAccount, short_id
 from gateway.ports.access import ScopeMove
 from gateway.ports.memory import DocumentStore, MemoryProposal
+from gateway.text.message_text import show_escapes
 from gateway.text.redaction import has_token
 
 if TYPE_CHECKING:

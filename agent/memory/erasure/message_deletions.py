@@ -26,7 +26,6 @@ import structlog
 
 from agent.base import transcript_lines as build
 from agent.base.disk import Disk
-from agent.base.one_line import one_line
 from agent.base.transcript_lines import FORGOTTEN, entry_id
 from agent.memory.editing.memory_versions import remembering_turn
 from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore
@@ -41,6 +40,7 @@ from gateway.events import SessionKey, short_id
 from gateway.ports.journal import InboxRow, Job, MessageOutcome, SessionRow, TurnRecord
 from gateway.ports.memory import HISTORY_JSONL, RAW_JSONL, UNINDEX, DocumentChange, FileKind, HistoryEntry, StoredTurn
 from gateway.text.json_lines import DIGEST, find_message
+from gateway.text.message_text import one_line
 
 if TYPE_CHECKING:
     from gateway.store.documents import SqlDocuments

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import structlog
 from cachetools import LRUCache
 
-from agent.base.one_line import one_line, show_code, show_escapes
 from agent.base.scopes import quote
 from agent.memory.editing.staged_changes import LONGEST_CHANGE, MEMORY, StagedChange, StagedChangeStore, StagedErasure
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
@@ -32,6 +31,7 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.ports.journal import AcceptOutcome, Job
+from gateway.text.message_text import one_line, show_code, show_escapes
 
 if TYPE_CHECKING:
     from gateway.store.journal import SqlJournal

@@ -51,8 +51,7 @@ from agent.memory.storage.scope_documents import (
     change_document,
     line_fingerprint,
 )
-from gateway.backoff import exponential_delay
-from gateway.errors import StoreUnavailable, ToolFailed
+from gateway.errors import StoreUnavailable, ToolFailed, exponential_delay
 from gateway.events import short_id
 from gateway.ports.journal import REMEMBER, Job, SessionRow
 from gateway.ports.memory import DocumentChange, DocumentStore, HistoryStore

@@ -21,8 +21,7 @@ from agent.base import transcript_lines as build
 from agent.base.locks import WorkerSlots
 from agent.base.transcript_lines import utc_now
 from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
-from gateway.backoff import exponential_delay
-from gateway.errors import ObjectsUnavailable, StoreUnavailable
+from gateway.errors import ObjectsUnavailable, StoreUnavailable, exponential_delay
 from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage, short_id
 from gateway.ports.journal import Job, MessageOutcome, SessionRow, TurnRecord
 from gateway.ports.metrics import MetricsRecorder

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import structlog
 from cachetools import LRUCache
 
-from gateway.backoff import exponential_delay
-from gateway.errors import ModelFailed, ModelTimeout, UserError
+from gateway.errors import ModelFailed, ModelTimeout, UserError, exponential_delay
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
     import numpy as np

@@ -57,8 +57,7 @@ from agent.memory.update.consolidator import (
 )
 from agent.memory.update.dreamer import Dreamer
 from agent.memory.update.notes import FlushSection, MemoryFlusher, NoteSummary, SessionMemoryWriter, has_only_greetings
-from gateway.backoff import exponential_delay
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, exponential_delay
 from gateway.events import SessionKey
 from gateway.ports.journal import Job, Line, MessageOutcome, SessionRow, TurnRecord
 from gateway.ports.memory import DocumentStore

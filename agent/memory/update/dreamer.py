@@ -50,8 +50,7 @@ from agent.memory.update.dream_phases import (
     shown_in,
     start_run,
 )
-from gateway.backoff import exponential_delay
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, exponential_delay
 from gateway.events import ChatKind, SessionKey
 from gateway.i18n import SLASH, ChatLanguage, translate
 from gateway.ports.journal import Job, SessionRow

@@ -20,7 +20,6 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.base.disk import Disk
-from agent.base.one_line import one_line
 from agent.base.transcript_lines import estimate_text, utc_now
 from agent.llm.model_calls import (
     LlmProvider,
@@ -35,6 +34,7 @@ from agent.llm.model_calls import (
 from agent.memory.history.folder_store import FolderHistory, require_unowned
 from agent.memory.storage.messages import Message, conversation, strip_untrusted
 from gateway.ports.memory import HistoryStore, MarkKind, NoteChange
+from gateway.text.message_text import one_line
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from gateway.events import (
     turn_id,
 )
 from gateway.ports.journal import AcceptOutcome, InboxRow, MessageOutcome, TurnRecord
-from gateway.store import expiry
+from gateway.store import upkeep
 from gateway.store.engine import StoreLimits
 from gateway.store.inbox import LONGEST_ID
 from gateway.store.sql_store import SqlStore
@@ -403,7 +403,7 @@ async def test_a_dead_letter_and_its_message_stay_known(store: SqlStore) -> None
 
 async def test_pruning_takes_all_rows_a_few_at_a_time(backend: StoreBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the ended ones nothing stays behind at the edge of a transaction; one that still waits stays, with its key."""
-    monkeypatch.setattr(expiry, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(upkeep, "ROWS_AT_ONCE", 2)
     store = await backend.open()
     for n in range(3):
         await answer(store, said(id=f"a{n}"), "answer")

@@ -10,11 +10,11 @@ import pytest
 
 from gateway.ports.memory import FileKind, HistoryEntry, NoteChange
 from gateway.store.closed_store import read_store
-from gateway.store.consistency import TableCheck, check_tables, damaged_files
 from gateway.store.database import Database
 from gateway.store.engine import StoreLimits
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_store
+from gateway.store.upkeep import TableCheck, check_tables, damaged_files
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.memory import SCOPE
 from tests.fakes.turns import answer, next_delivery, parts_of, said

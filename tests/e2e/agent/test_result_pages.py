@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.tools.tool import LONGEST_RESULT, ResultContent, Tool, ToolContext, ToolKind, ToolResult, tool
-from agent.turns.result_pages import KEPT_FOR, MOST_RESULTS, ToolResultPages
 from agent.turns.turn_draft import StagedEffects
+from agent.turns.turn_tools import KEPT_FOR, MOST_RESULTS, ToolResultPages
 from gateway.events import AnswerSource
 from gateway.ports.memory import FileKind, FileTotal, ScopeFile
 from gateway.store.files import SqlFiles

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from agent.base.one_line import show_escapes
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from gateway.text.message_text import show_escapes
 from tests.e2e.agent.test_taint import ORDER, memory, page
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.held_model import HeldScriptModel, calls, results

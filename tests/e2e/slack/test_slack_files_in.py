@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 from aiohttp import web
 
-from gateway.channel_reader import ChannelAttachmentFetcher
+from gateway.channel import ChannelAttachmentFetcher
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, InboundMessage, SessionKey
 from tests.fakes.loopback import serve_app

@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.admission import Admitted, admit, policy_of
-from gateway.channel import SupportsHistory
-from gateway.channel_reader import ChannelHistory
+from gateway.channel import ChannelHistory, SupportsHistory
 from gateway.events import InboundMessage
 from tests.fakes.access_scene import FixedJudge
 from tests.fakes.slack import RunningSlack, running, slack

@@ -8,7 +8,7 @@ import pytest
 
 from agent.llm.model_client import ModelClient
 from agent.llm.scripted_model import ScriptedModel
-from agent.skills.skill_library import SkillLibrary
+from agent.skills import SkillLibrary
 from agent.tools.toolbox import Toolbox
 from agent.turns.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin, resolve_overrides
 from gateway.events import SessionKey

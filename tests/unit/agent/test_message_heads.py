@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.base.one_line import NAME_LENGTH, clean_name
 from agent.turns.prompt_assembly import local, message_header
 from gateway.events import Sender
+from gateway.text.message_text import NAME_LENGTH, clean_name
 from tests.fakes.turns import said
 
 

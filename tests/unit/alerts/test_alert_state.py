@@ -30,8 +30,7 @@ from gateway.alerts.alert_state import (
     mark_notified,
     update_alert,
 )
-from gateway.alerts.alert_webhook import KEPT, AlertWebhook
-from gateway.alerts.monitor import AlertRecipients, OwnerDirectory, Source, StoreNotifier
+from gateway.alerts.monitor import KEPT, AlertRecipients, AlertWebhook, OwnerDirectory, Source, StoreNotifier
 from gateway.errors import StoreUnavailable
 from gateway.store.alerts import Alert
 from gateway.store.sql_store import SqlStore

@@ -12,7 +12,7 @@ from agent.attachments.attachment_loader import MOST_FILES, MOST_PICTURES, Attac
 from agent.base.file_facts import fact_of, facts_for_display
 from agent.base.transcript_lines import decode, encode, message, to_messages
 from agent.llm.media_model import UsageAttribution
-from gateway.channel_reader import ChannelAttachmentFetcher
+from gateway.channel import ChannelAttachmentFetcher
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, PlatformAccount, SessionKey
 from tests.fakes import sample_files

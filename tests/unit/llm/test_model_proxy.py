@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agent.attachments.transcription import PURPOSE, SECONDS, LitellmTranscriber
+from agent.attachments.speech import TRANSCRIPTION, TRANSCRIPTION_SECONDS, LitellmTranscriber
 from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel, close_litellm
 from agent.llm.media_model import TEXT_BYTES, MediaModel, UsageAttribution
@@ -64,8 +64,8 @@ async def test_each_kind_of_call_goes_through_the_proxy(
         ears = LitellmTranscriber(
             MediaModel(
                 "openai/whisper-1",
-                purpose=PURPOSE,
-                seconds=SECONDS,
+                purpose=TRANSCRIPTION,
+                seconds=TRANSCRIPTION_SECONDS,
                 most_bytes=TEXT_BYTES,
                 api_base=BASE,
                 api_key="k",

@@ -16,7 +16,7 @@ from agent.memory.history.folder_store import FileDocumentStore, FolderHistory
 from agent.memory.search.search_unit import SearchHit
 from agent.memory.storage.scope_documents import line_fingerprint
 from agent.tools.tool import ScopedRecall
-from agent.turns.turn_memory import TurnMemoryTools
+from agent.turns.turn_tools import TurnMemoryTools
 from tests.fakes.consolidation_scene import LooseDisk
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.llm_context import FakeSearchIndex

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.skills.skill_library import (
+from agent.skills import (
     FILE_BYTES,
     LONGEST_CATALOGUE,
     MAIN_BYTES,

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.kit import uploads
+from channels.kit import bodies
 from channels.web import frame_codec
 from channels.web import plugin as web_kind
 from channels.web.adapter import MOST_WINDOWS, WebChannel
@@ -393,7 +393,7 @@ async def test_slow_uploads_of_one_person_hold_nobody_else_up(tmp_path: Path) ->
 async def test_uploads_that_wait_are_bounded(tmp_path: Path) -> None:
     """Beyond those at work and as many as wait, a file is refused in a line."""
     services = FakePageServices(folder=tmp_path / "uploads")
-    most = uploads.AT_ONCE + uploads.MOST_WAITING
+    most = bodies.AT_ONCE + bodies.MOST_WAITING
     async with serve_page(services) as served, asyncio.TaskGroup() as tasks:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
@@ -428,7 +428,7 @@ async def test_one_person_cannot_fill_the_common_store(tmp_path: Path) -> None:
         status, told = await upload(ann, served.url, b"first")
         assert status == 200
         with (folder / told["token"]).open("ab") as grown:
-            grown.truncate(uploads.MOST_OF_ONE)
+            grown.truncate(bodies.MOST_OF_ONE)
         assert await upload(ann, served.url, b"more") == (507, {"line": translate("web.upload_yours")})
         assert (await upload(bob, served.url, b"mine"))[0] == 200
 
@@ -438,7 +438,7 @@ async def test_one_persons_files_are_counted(tmp_path: Path) -> None:
     folder = tmp_path / "uploads"
     folder.mkdir()
     head = json.dumps({"who": "owner", "name": "a", "type": ""}).encode() + b"\n"
-    for n in range(uploads.MOST_FILES_OF_ONE):
+    for n in range(bodies.MOST_FILES_OF_ONE):
         (folder / f"{n:024d}").write_bytes(head + b"x")
     async with serve_page(FakePageServices(folder=folder)) as served, aiohttp.ClientSession() as session:
         assert await upload(session, served.url, b"more") == (507, {"line": translate("web.upload_yours")})

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.kit.uploads import LARGEST, MOST
+from channels.kit.bodies import LARGEST, MOST
 from channels.web.adapter import WebChannel
 from channels.web.routes import page
 from gateway.errors import FileUnavailable

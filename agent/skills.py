@@ -20,9 +20,9 @@ from typing import Annotated
 import structlog
 import yaml
 
-from agent.base.one_line import one_line, show_escapes
 from agent.tools.tool import SkillTool, Tool, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
+from gateway.text.message_text import one_line, show_escapes
 
 log = structlog.get_logger(__name__)
 
