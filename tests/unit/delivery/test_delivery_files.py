@@ -16,7 +16,7 @@ from gateway.ports.journal import TurnLease
 from tests.fakes.memory_channel import FILING, KEYED, RINGING, ChannelFault, ChatMessage, MemoryPlatform
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
-from tests.unit.delivery.test_delivery_crash import POINTS, CrashPoint, crashing, mortal
+from tests.unit.delivery.test_delivery_crash import crashing, deaths, mortal
 from tests.unit.delivery.test_delivery_previews import shown
 
 MARK = translate("delivery.may_repeat")
@@ -289,11 +289,9 @@ def test_names_and_sizes_are_one_short_line() -> None:
 
 
 @pytest.mark.parametrize("finds", [True, False], ids=["history", "blind"])
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-async def test_no_death_doubles_or_loses_a_file(opens: OpensGateway, finds: bool, is_after: bool) -> None:
+async def test_no_death_doubles_or_loses_a_file(opens: OpensGateway, finds: bool) -> None:
     """Whichever call the process dies at, beginning, whole and own file each stand in order, at most once unmarked."""
-    for at in range(1, POINTS):
-        death = CrashPoint(at, is_after=is_after)
+    for death in deaths():
         gateway = await opens(FILING, MemoryPlatform(finds=finds), starts=False)
         own = file(gateway=gateway)
         gateway.wrap = lambda outbox, death=death: crashing(outbox, death)  # type: ignore[misc]
@@ -317,6 +315,6 @@ async def test_no_death_doubles_or_loses_a_file(opens: OpensGateway, finds: bool
         assert len({posted.part for posted in stood}) == len(stood)
         assert len(files) == 3 or not finds
         if not death.happened.is_set():
-            assert at > 4
+            assert death.at > 4
             return
     pytest.fail("the story has more calls than points")

@@ -12,7 +12,7 @@ from gateway.ports.channel import ChannelCapabilities
 from tests.fakes.memory_channel import FILING, KEYED, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import accept, claim, said
 from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
-from tests.unit.delivery.test_delivery_crash import CrashPoint, crashing, mortal
+from tests.unit.delivery.test_delivery_crash import crashing, deaths, mortal
 
 TOPIC = SessionKey("telegram", "-100/7")
 GROUP = TOPIC.parent
@@ -139,14 +139,12 @@ async def test_a_refused_answer_removes_the_reaction(opens: OpensGateway) -> Non
 @pytest.mark.parametrize(
     ("capabilities", "finds"), [(KEYED, False), (RINGING, True), (RINGING, False)], ids=["key", "history", "blind"]
 )
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("is_closed", [False, True], ids=["parent", "asker"])
 async def test_no_death_doubles_or_loses_a_moved_answer(
-    opens: OpensGateway, capabilities: ChannelCapabilities, finds: bool, is_after: bool, is_closed: bool
+    opens: OpensGateway, capabilities: ChannelCapabilities, finds: bool, is_closed: bool
 ) -> None:
     """Whichever call the process dies at while it moves: once where it can be asked, else one copy is unmarked."""
-    for at in range(1, 30):
-        death = CrashPoint(at, is_after=is_after)
+    for death in deaths(30):
         gateway = await opens(capabilities, MemoryPlatform(finds=finds), starts=False)
         for chat in (TOPIC.chat, *([GROUP.chat] if is_closed else ())):
             gateway.platform.fail(ChannelFault.GONE, chat=chat, calls=999)
@@ -168,6 +166,6 @@ async def test_no_death_doubles_or_loses_a_moved_answer(
         assert texts.count(expected) <= 1
         assert len(texts) == 1 or not (finds or capabilities.send_key)
         if not death.happened.is_set():
-            assert at > 3
+            assert death.at > 3
             return
     pytest.fail("the story has more calls than points")

@@ -25,9 +25,8 @@ from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
 from tests.unit.delivery.test_delivery_crash import (
     DEATH_IDS,
     DEATHS,
-    POINTS,
     TROUBLES,
-    CrashPoint,
+    deaths,
     die,
     tell,
 )
@@ -202,13 +201,11 @@ async def test_a_setting_that_changes_over_a_doubt_is_kept_as_it_was_frozen(open
 
 
 @pytest.mark.parametrize(("trouble", "text", "pause"), DEATHS, ids=DEATH_IDS)
-@pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 async def test_no_death_doubles_loses_or_marks_an_answer(
-    opens: OpensGateway, text: str, pause: float, is_after: bool, trouble: str
+    opens: OpensGateway, text: str, pause: float, trouble: str
 ) -> None:
     """Whichever call the process dies at, each part stands once, in order, unmarked; besides there are only dots."""
-    for at in range(1, POINTS):
-        death = CrashPoint(at, is_after=is_after)
+    for death in deaths():
         gateway = await opens(RINGING, MemoryPlatform(finds=False), starts=False)
         gateway.is_strict = True
         for fault, what in TROUBLES[trouble]:
@@ -223,7 +220,7 @@ async def test_no_death_doubles_loses_or_marks_an_answer(
             (part.payload, False) for part in whole
         ]
         if not death.happened.is_set():
-            assert at > 4
+            assert death.at > 4
             return
     pytest.fail("the story has more calls than points")
 
