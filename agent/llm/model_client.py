@@ -22,6 +22,7 @@ from agent.llm.chat_model import (
     SupportsFacts,
     SupportsPrice,
     SupportsVision,
+    TokenUsage,
     estimate,
     usage_of_error,
 )
@@ -106,6 +107,14 @@ class ModelClient:
         first = self._models[0]
         await self._know(first)
         return self.windows.budget(first.sized_as)
+
+    async def price(self, tokens: TokenUsage) -> float | None:
+        """Return the US dollars of one request to the first model; None if its price is not known."""
+        first = self._models[0]
+        if first.priced is None:
+            return None
+        await first.model.warm()
+        return first.priced.price(tokens)
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Return the first answer. Raises ContextOverflow and CapReached at once, else the *first* model's error.

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.base.transcript_lines import FORGOTTEN, kind_of
-from agent.llm.chat_model import ChatReply, ChatRequest, Price, Sink, TokenUsage, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, Price, Sink, TokenUsage, ToolCall, estimate
 from agent.llm.model_client import CallRecord, ModelClient
 from agent.memory.prompt.prompt_window import is_trim
 from agent.memory.storage.stored_sessions import RecordedTurn
 from agent.turns.call_review import CallResult, CallReviewer
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects, TurnDraft
-from gateway.errors import UserError
+from gateway.errors import ParlourError, UserError
 from gateway.events import InboundMessage, SessionKey
 from gateway.ports.access import ToolAllowance
 from gateway.ports.journal import InboxRow, Line, TurnLease, TurnStep
@@ -23,6 +23,7 @@ from gateway.ports.metrics import TraceSpan
 
 _NOT_RUN = "not run: this is a replay, and the recorded turn has no such call; answer with what you have"
 _RAN, _ASKED = "ran", "a person was asked"
+_ANSWER_TOKENS = 1_000  # that a request is expected to answer, as for caps
 _UNBOUNDED = 1_000_000_000  # tokens: a recorded prompt is shortened as recorded only
 # Refusals that are decided before a review, or that depend on what no longer is: the day's calls, a lost process.
 _RULES_OF_LOOP = ("limit", "repeated", "waiting", "questions", "cap", "doubt")
@@ -47,6 +48,43 @@ class OtherAnswer:
     tokens: TokenUsage
     cost: float | None  # US dollars; None = unknown
     failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayComparison:
+    """A stored turn and the answer of another model."""
+
+    question: str  # the messages that the turn answered
+    model: str  # that was recorded; "" = unknown
+    answer: str
+    calls: Sequence[ToolCall]  # the recorded ones
+    other: OtherAnswer
+
+
+class ReplayStopped(ParlourError):
+    """The next request could exceed the bound of a comparison."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ReplayBudget:
+    """The bound of a comparison in US dollars or, without a known price, in tokens; 0 = none."""
+
+    usd: float
+    tokens: int
+    spent_usd: float = 0.0
+    spent_tokens: int = 0
+
+    def require(self, expected: TokenUsage, cost: float | None) -> None:
+        """Raise ReplayStopped if a request of that size and cost would exceed the bound."""
+        if self.usd and self.spent_usd + (cost or 0.0) > self.usd:
+            raise ReplayStopped(f"the next request could exceed the bound of ${self.usd:.2f}")
+        if self.tokens and self.spent_tokens + expected.input + expected.output > self.tokens:
+            raise ReplayStopped(f"the next request could exceed the bound of {self.tokens:,} tokens")
+
+    def add(self, tokens: TokenUsage, cost: float | None) -> None:
+        """Count a request that was made."""
+        self.spent_usd += cost or 0.0
+        self.spent_tokens += tokens.input + tokens.output
 
 
 @dataclass(slots=True)
@@ -108,6 +146,21 @@ class RecordedLines:
         return last is not None and not any(last.get(name) for name in ("tool_calls", "stopped", "broken"))
 
     @property
+    def question(self) -> str:
+        """The messages that the turn answered."""
+        said = [str(line.get("content") or "") for line in self.opening if line.get("role") == "user"]
+        return "\n".join(filter(None, said))
+
+    @property
+    def calls(self) -> Sequence[ToolCall]:
+        """The calls of tools, in order."""
+        return [
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for line in self.replies
+            for call in line.get("tool_calls") or ()
+        ]
+
+    @property
     def answer(self) -> str:
         """The text of the last answer; "" without one."""
         return str(self.replies[-1].get("content") or "") if self.replies else ""
@@ -124,11 +177,7 @@ class RecordedResults:
         self._results = {
             str(line.get("tool_call_id")): line for each in lines.after for line in each if line.get("role") == "tool"
         }
-        self._requests = {
-            str(call["id"]): ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
-            for line in lines.replies
-            for call in line.get("tool_calls") or ()
-        }
+        self._requests = lines.calls
         self._rounds = 0
         self.calls: list[tuple[ToolCall, bool]] = []
         self.failure = ""
@@ -182,7 +231,7 @@ class RecordedResults:
         name = (
             call.id
             if self._report is not None
-            else next((each.id for each in self._requests.values() if toolbox.is_same(each, call)), "")
+            else next((each.id for each in self._requests if toolbox.is_same(each, call)), "")
         )
         line = self._results.get(name)
         self.calls.append((call, line is not None))
@@ -254,11 +303,12 @@ class RecordedModel:
 
 
 class CountedModel(RecordedModel):
-    """Another model, whose tokens and cost are summed."""
+    """Another model, whose tokens and cost are summed and kept within a bound."""
 
-    def __init__(self, model: ModelClient) -> None:
+    def __init__(self, model: ModelClient, budget: ReplayBudget | None = None) -> None:
         super().__init__((), model.name)
         self._model = model
+        self._budget = budget or ReplayBudget(usd=0.0, tokens=0)
         self.tokens = TokenUsage()
         self.cost: float | None = 0.0
 
@@ -267,8 +317,11 @@ class CountedModel(RecordedModel):
         return await self._model.prompt_limit()
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Ask it."""
+        """Ask it. Raises ReplayStopped instead of a request that could exceed the bound."""
+        expected = TokenUsage(request.weight or estimate(request).input, request.max_tokens or _ANSWER_TOKENS)
+        self._budget.require(expected, await self._model.price(expected))
         reply = await self._model.complete(request, sink=sink)
+        self._budget.add(reply.tokens, reply.cost)
         used, more = self.tokens, reply.tokens
         self.tokens = TokenUsage(used.input + more.input, used.output + more.output, used.cached + more.cached)
         self.cost = None if self.cost is None or reply.cost is None else self.cost + reply.cost

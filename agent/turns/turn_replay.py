@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from agent.base.transcript_lines import FORGOTTEN, kind_of, parse_time
+from agent.base.transcript_lines import FORGOTTEN, estimate_message, kind_of, parse_time
+from agent.llm.chat_model import TokenUsage
 from agent.llm.model_client import ModelClient
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory, prompt_format, system_prompt
@@ -30,6 +31,8 @@ from agent.turns.recorded_turn import (
     RecordedLines,
     RecordedModel,
     RecordedResults,
+    ReplayBudget,
+    ReplayComparison,
     ReplayDifference,
     ReplayReport,
     replay_client,
@@ -79,8 +82,39 @@ class TurnReplayer:
         _compare_heads(report, lines, context)
         await self._run(report, lines, context, failure)
         if model:
-            report.other = await self._ask(model, lines, context)
+            client = self.open_model(model)
+            try:
+                report.other = await self._ask(CountedModel(client), lines, context)
+            finally:
+                await client.close()
         return report
+
+    async def compare(
+        self, key: SessionKey, scope: str, turn: str, client: ModelClient, budget: ReplayBudget
+    ) -> ReplayComparison:
+        """Let *client* answer *turn* within *budget*, beside the recorded answer.
+
+        Raises UserError as `replay` does, and ReplayStopped at the bound.
+        """
+        lines, context = await self._read(key, scope, turn)
+        other = await self._ask(CountedModel(client, budget), lines, context)
+        return ReplayComparison(
+            question=lines.question,
+            model=context.snapshot.model,
+            answer=lines.answer,
+            calls=lines.calls,
+            other=other,
+        )
+
+    async def weigh(self, key: SessionKey, scope: str, turn: str) -> Sequence[TokenUsage]:
+        """Return the estimated tokens of each recorded request of *turn*. Raises UserError as `replay` does."""
+        lines, context = await self._read(key, scope, turn)
+        weight, found = self._open(lines, context).prompt.weight, list[TokenUsage]()
+        for reply, after in zip(lines.replies, lines.after, strict=True):
+            answered = estimate_message(reply)
+            found.append(TokenUsage(weight, answered, is_estimate=True))
+            weight += answered + sum(estimate_message(each) for each in after if each.get("role"))
+        return found
 
     async def prompt(self, key: SessionKey, scope: str, turn: str) -> Sequence[Mapping[str, Any]]:
         """Return the messages of the first request of *turn*, rebuilt from the transcript by the code of today.
@@ -177,16 +211,11 @@ class TurnReplayer:
         else:
             report.notes.append(f"the turn ended without an answer ({failure or 'stopped'}); compared up to there")
 
-    async def _ask(self, name: str, lines: RecordedLines, context: _ReplayContext) -> OtherAnswer:
-        """Let the model *name* answer from the same prompt; it gets the recorded results of the same calls."""
+    async def _ask(self, model: CountedModel, lines: RecordedLines, context: _ReplayContext) -> OtherAnswer:
+        """Let *model* answer from the same prompt; it gets the recorded results of the same calls."""
         recording = RecordedResults(lines, None, None)
-        client = self.open_model(name)
-        try:
-            counted = CountedModel(client)
-            text = await self._think(replay_client(counted), lines, context, recording)
-        finally:
-            await client.close()
-        return OtherAnswer(name, text, recording.calls, counted.tokens, counted.cost, recording.failure)
+        text = await self._think(replay_client(model), lines, context, recording)
+        return OtherAnswer(model.name, text, recording.calls, model.tokens, model.cost, recording.failure)
 
     async def _think(
         self, client: ModelClient, lines: RecordedLines, context: _ReplayContext, recording: RecordedResults

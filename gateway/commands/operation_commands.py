@@ -26,18 +26,57 @@ from gateway.settings import Settings, load_settings, secret_values
 from gateway.text.message_text import strip_control_characters
 
 _LONGEST_SECRET = 10_000  # characters
+_INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 Sure = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
-def call_operation(name: str, arguments: Line | None = None) -> list[Line]:
-    """Run one operation and return its lines; raises UserError with its error line."""
+def call_operation(
+    name: str, arguments: Line | None = None, *, receive: Callable[[Line], None] | None = None
+) -> list[Line]:
+    """Run one operation and return its lines; raises UserError with its error line.
+
+    *receive* is called with each line when it comes, and keeps what an interrupted call has returned.
+    """
     settings = load_settings(os.environ)
 
     async def collect() -> list[Line]:
-        return [line async for line in _lines(settings, name, arguments or {})]
+        lines: list[Line] = []
+        async for line in _lines(settings, name, arguments or {}):
+            lines.append(line)
+            if receive is not None:
+                receive(line)
+        return lines
 
     return asyncio.run(collect())
+
+
+class _ProgressBar:
+    """The results of an operation that takes long, and on a terminal a bar of how far it is."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.lines: list[Line] = []
+        self._as_json = as_json
+        self._bar: Any = None
+        self._done = 0
+
+    def receive(self, line: Line) -> None:
+        """Take a line: a result, which is printed at once as JSON, or progress."""
+        if "of" not in line or "done" not in line:
+            self.lines.append(line)
+            if self._as_json:
+                print_json([line])
+            return
+        if self._bar is None and sys.stderr.isatty():
+            self._bar = typer.progressbar(length=int(line["of"]), file=sys.stderr, show_pos=True)
+        if self._bar is not None:
+            self._bar.update(int(line["done"]) - self._done)
+            self._done = int(line["done"])
+
+    def end(self) -> None:
+        """Leave the line of the bar."""
+        if self._bar is not None:
+            self._bar.render_finish()
 
 
 async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterator[Line]:
@@ -139,6 +178,22 @@ def _read_secret(name: str) -> str:
     return text.strip()
 
 
+def _confirm(rule: OperationDeclaration, arguments: Line, as_json: bool) -> Line | None:
+    """Ask before the operation runs; return the arguments that the question has shown, None to end without a call.
+
+    Raises typer.Abort for any answer but a yes.
+    """
+    ask = None if rule.confirm is None else rule.confirm(call_operation, arguments)
+    if ask is None:
+        return {}
+    if ask.text:
+        typer.echo(strip_control_characters(ask.text), err=as_json)
+    if not ask.question:
+        return None
+    typer.confirm(ask.question, abort=True, err=as_json)
+    return ask.confirmed
+
+
 def _run_command(rule: OperationDeclaration, values: Mapping[str, Any], as_json: bool, is_sure: bool) -> None:
     # A gateway has another working directory than this command.
     arguments = {
@@ -152,16 +207,31 @@ def _run_command(rule: OperationDeclaration, values: Mapping[str, Any], as_json:
                 option = f"--{name.replace('_', '-')}"
                 raise UserError(f"{option} - leaves no answer to the question: name a file, or give --yes as well")
             arguments[name] = _read_secret(value)
-    if rule.confirm is not None and asks:
-        ask = rule.confirm(call_operation, arguments)
-        if ask.text:
-            typer.echo(strip_control_characters(ask.text), err=as_json)
-        if not ask.question:
+    if asks:
+        confirmed = _confirm(rule, arguments, as_json)
+        if confirmed is None:
             return
-        typer.confirm(ask.question, abort=True, err=as_json)
-        arguments |= ask.confirmed
+        arguments |= confirmed
+    if rule.has_progress:
+        _run_long_command(rule, arguments, as_json)
+        return
     lines = call_operation(rule.name, arguments)
     if rule.show is not None:
         print_lines(lines, as_json, rule.show, arguments)
     if code := rule.exit_code(lines):
+        raise typer.Exit(code)
+
+
+def _run_long_command(rule: OperationDeclaration, arguments: Line, as_json: bool) -> None:
+    """Run an operation with lines of progress; Ctrl-C ends it, and its results until then are printed."""
+    progress, was_interrupted = _ProgressBar(as_json), False
+    try:
+        call_operation(rule.name, arguments, receive=progress.receive)
+    except KeyboardInterrupt:
+        was_interrupted = True
+    finally:
+        progress.end()
+    if rule.show is not None and not as_json:
+        print_lines(progress.lines, as_json, rule.show, arguments)
+    if code := _INTERRUPTED if was_interrupted else rule.exit_code(progress.lines):
         raise typer.Exit(code)

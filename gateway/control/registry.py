@@ -100,7 +100,8 @@ class OperationDeclaration:
     show: Show | None  # None: no command of its own
     command: str  # words of the command line
     makes_home: bool  # may be called before a first start
-    confirm: Callable[[Call, Line], CommandConfirmation] | None
+    confirm: Callable[[Call, Line], CommandConfirmation | None] | None
+    has_progress: bool  # lines with `done` and `of` say how far it is, and are no result
     exit_code: Callable[[Sequence[Line]], int]
 
     def bind(self, group: object) -> Operation:
@@ -138,7 +139,8 @@ def operation(
     show: Show | None = None,
     command: str = "",
     makes_home: bool = False,
-    confirm: Callable[[Call, Line], CommandConfirmation] | None = None,
+    confirm: Callable[[Call, Line], CommandConfirmation | None] | None = None,
+    has_progress: bool = False,
     exit_code: Callable[[Sequence[Line]], int] = lambda _: 0,
 ) -> Callable[[_Method], _Method]:
     """Declare a method of an `OperationGroup` as the operation called *name*.
@@ -165,6 +167,7 @@ def operation(
             command=command or name,
             makes_home=makes_home,
             confirm=confirm,
+            has_progress=has_progress,
             exit_code=exit_code,
         )
         return method

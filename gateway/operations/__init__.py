@@ -19,6 +19,7 @@ from gateway.operations.machine import MachineOperations
 from gateway.operations.mcp import McpOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.people import PeopleOperations
+from gateway.operations.replays import ReplayOperations
 from gateway.operations.setup import SetupOperations
 from gateway.operations.turns import TaskOperations, TurnOperations
 from gateway.operations.usage import UsageOperations
@@ -36,6 +37,7 @@ def build_operations(app: Runtime) -> Mapping[str, Operation]:
         MemoryOperations,
         TurnOperations,
         TaskOperations,
+        ReplayOperations,
         UsageOperations,
         SetupOperations,
         MachineOperations,

@@ -2,60 +2,30 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from gateway.alerts.alert_sources import LATE_AFTER
 from gateway.control import Line
-from gateway.control.registry import AuditRule, argument, operation, option, plain
+from gateway.control.registry import AuditRule, argument, operation, plain
 from gateway.errors import UserError
-from gateway.events import MessagePart, PlatformAccount, Role, SessionKey, short_turn_id
+from gateway.events import PlatformAccount, Role, SessionKey, short_turn_id
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.failures import BY_NAME
 from gateway.i18n.formats import format_cost
 from gateway.operations.group import OperationGroup, format_time, no_such_turn, parse_chat
-from gateway.ports.journal import PendingDelivery
 from gateway.store.inspection import TurnQuery, TurnTrace
 
 if TYPE_CHECKING:
     from agent.reminders.reminder import Reminder
     from agent.tasks.task import Task
-    from agent.turns.recorded_turn import ReplayReport
     from gateway.ports.journal import Job
 
 _MOST = 200  # turns, or entries, at once
 _SEARCHED = 500  # newest turns of a session in which the text of one is looked for
 _LONGEST_TEXT = 20_000  # characters of one message, argument or result
-
-
-_MOST_LINES = 40  # of one difference
-
-
-def report_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
-    """Yield the report of a replay as rows of text."""
-    (line,) = lines
-    count = len(line["differences"])
-    yield f"{line['turn']}: {line['replies']} recorded answers, {count or 'no'} difference{'' if count == 1 else 's'}"
-    for each in line["differences"]:
-        yield ""
-        yield f"{each['where']}:"
-        yield from _difference(each["then"], each["now"])
-    for note in line["notes"]:
-        yield f"note: {note}"
-    if (other := line["other"]) is not None:
-        yield ""
-        yield f"recorded, {line['model'] or 'unknown model'}:"
-        yield line["answer"]
-        yield ""
-        yield f"now, {other['model']} ({_price(other)}):"
-        yield other["text"] or f"(no answer: {other['failure']})"
-        for call in other["calls"]:
-            how = "with the recorded result" if call["is_recorded"] else "not run"
-            yield f"call: {call['name']} {call['arguments']} ({how})"
 
 
 def promise_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
@@ -119,27 +89,10 @@ def turn_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
         yield f"given up: {each['id']} at {format_time(each['at'])}: {each['reason']}"
 
 
-def _difference(then: str, now: str) -> Iterable[str]:
-    if "\n" not in then + now:
-        yield f"  then: {then or '(nothing)'}"
-        yield f"  now:  {now or '(nothing)'}"
-        return
-    rows = list(difflib.unified_diff(then.splitlines(), now.splitlines(), "then", "now", lineterm="", n=1))
-    yield from (f"  {row}" for row in rows[:_MOST_LINES])
-    if len(rows) > _MOST_LINES:
-        yield f"  … {len(rows) - _MOST_LINES} more lines; --json prints all"
-
-
-def _price(other: dict[str, Any]) -> str:
-    tokens = other["tokens"]
-    cost = "unknown cost" if other["cost"] is None else f"${other['cost']:.4f}"
-    return f"{tokens['input']:,} tokens in, {tokens['output']:,} out, {cost}"
-
-
 class TurnOperations(OperationGroup):
-    """The operations `turns find|show|prompt` and `replay`. With a `chat`, the first three find nothing outside of it.
+    """The operations `turn`, `promises`, `activity` and `turns find|show|prompt`.
 
-    `replay` is the machine's own: the console does not offer it.
+    With a `chat`, the last three find nothing outside of it.
     """
 
     @operation("turn", show=turn_rows)
@@ -279,60 +232,6 @@ class TurnOperations(OperationGroup):
         users = (each.account.user for each in links.accounts_of_user(account))
         return tuple({each.name for each in (account, *linked, *users)})
 
-    @operation("replay", show=report_rows, exit_code=lambda lines: 1 if lines[0]["differences"] else 0)
-    async def replay(
-        self,
-        reference: Annotated[str, argument("The turn, as `parlour turn` names it.")],
-        model: Annotated[str, option("Also ask this model, with the same prompt; it is sent the conversation.")] = "",
-    ) -> AsyncIterator[Line]:
-        """Run a stored turn again with its recorded answers, and show what is different today.
-
-        Nothing is stored or sent, and no tool runs. Exit code 1 if something is different.
-        """
-        app, trace = self._app, await self.find_trace(reference)
-        if trace.record is None:
-            if not trace.inbox:  # retention or an erasure has removed it
-                raise UserError(f"the messages of turn {trace.turn} are not stored any more")
-            raise UserError(f"turn {trace.turn} has not ended yet")
-        scopes = {row.key: row.scope for row in await app.store.records.sessions()}
-        report = await app.replayer.replay(
-            trace.key,
-            scopes.get(trace.key, ""),
-            trace.turn,
-            failure=str(trace.record["failure"]),
-            model=model,
-        )
-        for delivery in await app.store.outbox.messages_of(trace.turn):
-            self._compare_parts(report, delivery)
-        other = report.other
-        yield {
-            "turn": trace.turn,
-            "reference": short_turn_id(trace.turn),
-            **plain({name: getattr(report, name) for name in ("model", "answer", "replies", "notes")}),
-            "differences": [asdict(each) for each in report.differences],
-            "other": None
-            if other is None
-            else {**asdict(other), "calls": [_format_call(*each) for each in other.calls]},
-        }
-
-    def _compare_parts(self, report: ReplayReport, delivery: PendingDelivery) -> None:
-        """Compare the parts that were sent with those that today's code makes of the same message."""
-        message, parts = delivery.message, delivery.parts
-        if message.id.endswith(".0") or not parts:
-            return
-        if not message.text and not any(each.part.plain for each in parts):
-            report.notes.append(f"message {message.id}: its text is not kept any more; its parts are not compared")
-            return
-        planned = self._app.dispatcher.plan_parts(message)
-        if planned is None:
-            report.notes.append(f"message {message.id}: no gateway runs that can render it; not compared")
-        elif delivery.preview is not None and len(parts) > 1:
-            report.notes.append(f"message {message.id} took over a preview, on which its parts depend; not compared")
-        else:
-            report.compare(
-                f"parts of {message.id}", [_part_content(each.part) for each in parts], [*map(_part_content, planned)]
-            )
-
 
 def stage_spans(trace: TurnTrace, began: Mapping[str, datetime]) -> list[dict[str, Any]]:
     """Return the stages of a turn in order: their names, when they began, and for how long they ran.
@@ -416,17 +315,6 @@ def _parse_time(text: str) -> datetime | None:
     except ValueError:
         raise UserError(f"{text!r} is not a time; write one such as 2026-11-23T10:00Z, 2h or 7d") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _part_content(part: MessagePart) -> tuple[str, str, str]:
-    return (part.payload, part.plain, part.file.name if part.file is not None else "")
-
-
-def _format_call(call: Any, is_recorded: bool) -> dict[str, Any]:
-    from agent.tools.deferred_tools import inner_call  # which other commands do without
-
-    call = inner_call(call)
-    return {"name": call.name, "arguments": call.arguments, "is_recorded": is_recorded}
 
 
 _MOST_RUNS = 50

@@ -38,6 +38,7 @@ _VIEWS = (
     "machine.js",
     "overview.js",
     "people.js",
+    "replay.js",
     "services.js",
     "setup.js",
     "tasks.js",

@@ -517,6 +517,7 @@ async def test_axe_finds_nothing_in_any_view(chromium: Browser, people: ConsoleP
         "chats",
         "chats/?chat=pocket:room",
         "usage",
+        "replay",
     ]
     views += ["doctor", "logs", "setup", "backups"]
     found: list[str] = []

@@ -88,6 +88,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
         *("mcp login", "mcp logins", "mcp logout", "mcp preview-login", "mcp reset-logins"),
         *("chats settings", "doctor", "logs"),
         "chat file",  # by `parlour chat`, for a file of an answer
+        "replay plan",  # by `parlour replay --last`, for its question
         "setup learned",  # by the doctor and `parlour init`
         *("setup model", "setup models", "setup platform", "setup restart", "setup servers", "setup status"),
         *("tasks list", "tasks runs", "tasks stop"),

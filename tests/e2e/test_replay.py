@@ -15,7 +15,8 @@ from agent.memory.prompt import prompt_snapshot
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.errors import UserError
 from gateway.events import InboundKind, MessagePart, OutboundMessage
-from gateway.operations.turns import activity_rows, report_rows, turn_rows
+from gateway.operations.replays import report_rows
+from gateway.operations.turns import activity_rows, turn_rows
 from gateway.ports.memory import FileKind
 from tests.fakes.documents import edit_by_hand
 from tests.fakes.held_model import calls

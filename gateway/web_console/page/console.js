@@ -8,6 +8,7 @@ import { backups, doctor } from "./machine.js";
 import { overview } from "./overview.js";
 import { people } from "./people.js";
 import { services } from "./services.js";
+import { replay } from "./replay.js";
 import { setup } from "./setup.js";
 import { tasks } from "./tasks.js";
 import { turns } from "./turns.js";
@@ -26,6 +27,7 @@ const VIEWS = {
   chats: { title: "Chats", roles: [OWNER, ADMIN], build: chats },
   services: { title: "Services", roles: [OWNER], build: services },
   usage: { title: "Usage", roles: [OWNER], build: usage },
+  replay: { title: "Try a model", roles: [OWNER], build: replay },
   doctor: { title: "Doctor", roles: [OWNER], build: doctor },
   logs: { title: "Log", roles: [OWNER], build: logs },
   setup: { title: "Set-up", roles: [OWNER], build: setup },
