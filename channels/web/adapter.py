@@ -127,12 +127,36 @@ class WebChannel(FrameChannel):
             raise UserError(f"{name!r} is not a valid name; use at most 32 of a-z, 0-9, dots and dashes, such as ann")
         return await self.logins.issue_code(name or OWNER)
 
-    async def logged_in(self) -> Sequence[Mapping[str, object]]:
-        """Return the active logins: `who`, the number of `browsers`, and `until` when."""
+    async def invite(self, name: str, life: timedelta) -> str:
+        """Return an invitation for *name*: valid once within *life*. Raises UserError for a bad name."""
+        if name == OWNER or not is_person_name(name):
+            raise UserError(f"{name!r} is not a valid name; use at most 32 of a-z, 0-9, dots and dashes, such as ann")
+        return await self.logins.invite(name, life)
+
+    async def users(self) -> Sequence[Mapping[str, object]]:
+        """Return the users of the page: their name, role, logins, last visit and unused invitation."""
+
+        def iso(at: datetime | None) -> str:
+            return "" if at is None else at.isoformat()
+
         return [
-            {"who": each.who, "browsers": each.browsers, "until": each.until.isoformat()}
-            for each in await self.logins.active_logins()
+            {
+                "who": each.who,
+                "role": "owner" if self.is_owner(WebVisitor(each.who)) else "member",
+                "browsers": each.browsers,
+                "until": iso(each.until),
+                "is_open": self._has_window(each.who),
+                "seen_at": iso(each.seen_at),
+                "invited_until": iso(each.invited_until),
+            }
+            for each in await self.logins.users()
         ]
+
+    async def forget(self, people: Collection[str] | None) -> None:
+        """Forget last visits and browsers of *people*; `None` stands for all people. Raises StoreUnavailable."""
+        await self.logins.forget_seen(people)
+        if self.push is not None:
+            await self.push.remove_all(people)
 
     async def log_out(self, who: str) -> int:
         """End the logins of *who* with their open windows and unused codes; return the number of browsers."""
@@ -207,9 +231,11 @@ class WebChannel(FrameChannel):
         self._people.setdefault(visitor.who, set()).add(window)
         digest = visitor.login.digest if visitor.login else ""
         self._open.setdefault(digest, set()).add(window)
+        self.logins.note_seen(visitor.who)
         try:
             await self.attend(window, _reader(socket), _writer(socket))
         finally:
+            self.logins.note_seen(visitor.who)
             self._open[digest].discard(window)
             if not self._open[digest]:
                 del self._open[digest]

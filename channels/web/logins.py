@@ -1,6 +1,7 @@
 """Login codes of the page, and the logins they create.
 
-A code is valid once, for ten minutes. A login is a random token in a cookie. Both are notes of the channel's state: a
+A code is valid once, for ten minutes. An invitation is a longer code that is valid for days. A login is a random token
+in a cookie. All are notes of the channel's state: a
 SHA-256 with a name and an expiry. That of a token cannot be used to log in. A code is short: a reader of the store
 could find one by trial while it is valid. Where several gateways share the store, both are valid at each of them; wrong
 tries are counted by each.
@@ -12,9 +13,9 @@ import asyncio
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"  # nothing that is read as something else
 CODE_LENGTH = 8
 CODE_LIFE = timedelta(minutes=10)
+INVITATION_LENGTH = 16  # as many guesses as there may be in a month find none
+MOST_INVITATIONS = 100
 LOGIN_LIFE = timedelta(days=30)
 # Of one address. All together have no limit, which would only let many addresses shut out whoever has the code: where
 # 10,000 of them guess for as long as ten codes are good, the chance that one is found is 1 in 100,000.
@@ -40,6 +43,9 @@ MOST_CODES = 10
 MOST_LOGINS = 100
 _LOGIN = f"{CACHED_NOTES}login."
 _CODE = "code."
+_INVITATION = "invitation."
+_SEEN = "seen/"
+_SEEN_EVERY = timedelta(minutes=5)
 _OLD_NOTE = "logins"
 
 
@@ -61,12 +67,14 @@ class StoredLogin:
 
 
 @dataclass(frozen=True, slots=True)
-class ActiveLogin:
-    """A user who is logged in."""
+class PageUser:
+    """A user of the page: one who is logged in, was, or has an invitation."""
 
     who: str
-    browsers: int
-    until: datetime
+    browsers: int = 0
+    until: datetime | None = None  # the latest expiry of their logins
+    seen_at: datetime | None = None  # when they last had a window, within five minutes
+    invited_until: datetime | None = None  # the latest expiry of their unused invitations
 
 
 class WebLogins:
@@ -87,18 +95,26 @@ class WebLogins:
         self.wrong = 0  # tries since the start, here
         self._has_old_note = True  # as far as is known
         self._writing = asyncio.Lock()
+        self._seen: dict[str, datetime] = {}  # as noted here
 
     async def issue_code(self, who: str) -> str:
         """Return a new code for *who*, as people read it: ``ABCD-EFGH``."""
-        code = "".join(secrets.choice(ALPHABET) for _ in range(CODE_LENGTH))
+        return await self._issue(_CODE, who, CODE_LIFE, length=CODE_LENGTH, most=MOST_CODES)
+
+    async def invite(self, who: str, life: timedelta) -> str:
+        """Return a new invitation for *who*, a code of 16 letters that is valid once within *life*."""
+        return await self._issue(_INVITATION, who, life, length=INVITATION_LENGTH, most=MOST_INVITATIONS)
+
+    async def _issue(self, kind: str, who: str, life: timedelta, *, length: int, most: int) -> str:
+        code = "".join(secrets.choice(ALPHABET) for _ in range(length))
         async with self._writing:
-            known = await self._codes()
+            known = await self._codes(kind)
             valid = sorted((each for each in known if each.until > self._now()), key=lambda each: each.until)
-            for old in {*known} - {*valid[1 - MOST_CODES :]}:
-                self._state.forget(_CODE + old.digest)
-            new = StoredLogin(_digest(code), who, self._now() + CODE_LIFE)
-            await self._state.save(_CODE + new.digest, _encode(new))
-        return f"{code[:4]}-{code[4:]}"
+            for old in {*known} - {*valid[1 - most :]}:
+                self._state.forget(kind + old.digest)
+            new = StoredLogin(_digest(code), who, self._now() + life)
+            await self._state.save(kind + new.digest, _encode(new))
+        return "-".join(code[start : start + 4] for start in range(0, length, 4))
 
     async def enter(self, code: str, address: str = "") -> tuple[LoginOutcome, str]:
         """Take a code typed at *address*; return the outcome, and the new login's token when it is welcome."""
@@ -106,7 +122,8 @@ class WebLogins:
         if self._is_locked(network):
             return LoginOutcome.LOCKED, ""
         # Looked up by digest, so the time this takes says nothing about the codes that are out.
-        name = _CODE + _digest(_normal(code))
+        typed = _normal(code)
+        name = (_INVITATION if len(typed) == INVITATION_LENGTH else _CODE) + _digest(typed)
         stored = await self._state.take(name)
         found = _decode(name, stored) if stored is not None else None
         if found is None or found.until <= self._now():
@@ -141,23 +158,46 @@ class WebLogins:
         if self.is_stored(login.digest):
             await self._state.save(_LOGIN + login.digest, None)
 
-    async def active_logins(self) -> Sequence[ActiveLogin]:
-        """Return the users who are logged in, each with the number of browsers and the latest expiry."""
+    def note_seen(self, who: str) -> None:
+        """Note that *who* has a window now; it is stored within some seconds."""
+        now = self._now()
+        if now - self._seen.get(who, datetime.min.replace(tzinfo=UTC)) >= _SEEN_EVERY:
+            self._seen[who] = now
+            self._state.save_soon(_SEEN + who, now.isoformat())
+
+    async def forget_seen(self, people: Collection[str] | None) -> None:
+        """Forget when *people* had a window; `None` stands for all people. Raises StoreUnavailable."""
+        for name in await self._state.all(_SEEN):
+            if people is None or name.removeprefix(_SEEN) in people:
+                self._seen.pop(name.removeprefix(_SEEN), None)
+                await self._state.save(name, None)
+
+    async def users(self) -> Sequence[PageUser]:
+        """Return the users of the page by name. Raises StoreUnavailable."""
         await self._split_old_note()
-        now, found = self._now(), dict[str, ActiveLogin]()
+        now, found = self._now(), dict[str, PageUser]()
+        for name, at in (await self._state.all(_SEEN)).items():
+            who = name.removeprefix(_SEEN)
+            found[who] = PageUser(who, seen_at=datetime.fromisoformat(at))
         for login in self._logins():
             if login.until > now:
-                before = found.get(login.who, ActiveLogin(login.who, 0, login.until))
-                found[login.who] = ActiveLogin(login.who, before.browsers + 1, max(before.until, login.until))
+                user = found.get(login.who, PageUser(login.who))
+                until = max(user.until or login.until, login.until)
+                found[login.who] = replace(user, browsers=user.browsers + 1, until=until)
+        for each in await self._codes(_INVITATION):
+            if each.until > now:
+                user = found.get(each.who, PageUser(each.who))
+                found[each.who] = replace(user, invited_until=max(user.invited_until or each.until, each.until))
         return [found[who] for who in sorted(found)]
 
     async def end(self, who: str) -> Sequence[StoredLogin]:
-        """End every login of *who*, and every code that is out for them; return the logins that were."""
+        """End every login of *who*, and their unused codes and invitations; return the logins that were."""
         await self._split_old_note()
         async with self._writing:
-            for code in await self._codes():
-                if code.who == who:
-                    await self._state.save(_CODE + code.digest, None)
+            for kind in (_CODE, _INVITATION):
+                for code in await self._codes(kind):
+                    if code.who == who:
+                        await self._state.save(kind + code.digest, None)
             ended = [login for login in self._logins() if login.who == who]
             for login in ended:
                 await self._state.save(_LOGIN + login.digest, None)
@@ -182,8 +222,8 @@ class WebLogins:
     def _logins(self) -> list[StoredLogin]:
         return [_decode(name, stored) for name, stored in self._state.cached().items() if name.startswith(_LOGIN)]
 
-    async def _codes(self) -> list[StoredLogin]:
-        return [_decode(name, stored) for name, stored in (await self._state.all(_CODE)).items()]
+    async def _codes(self, kind: str) -> list[StoredLogin]:
+        return [_decode(name, stored) for name, stored in (await self._state.all(kind)).items()]
 
     async def _split_old_note(self) -> None:
         """Split the note in which a version before 0.3 has stored all logins."""

@@ -305,13 +305,12 @@ async def list_browsers(app: Runtime, person: str) -> list[dict[str, Any]]:
     ]
 
 
-async def forget_browsers(app: Runtime, accounts: Collection[str] | None) -> None:
-    """Remove the browsers of *accounts*, by their names; without names, of all accounts. Raises StoreUnavailable."""
+async def forget_page_users(app: Runtime, accounts: Collection[str] | None) -> None:
+    """Forget browsers and last visits of *accounts*, by their names; without names, of all. Raises StoreUnavailable."""
     named = [PlatformAccount.from_name(each) for each in accounts or ()]
     ids = None if accounts is None else {each.id for each in named if each.kind == PAGE}
     for page in app.chat_pages:
-        if page.push is not None:
-            await page.push.remove_all(ids)
+        await page.forget(ids)
 
 
 log = structlog.get_logger(__name__)

@@ -69,7 +69,7 @@ from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions
 from agent.workers.spoken_answers import SPEECH_JOBS
-from gateway.app.channels import forget_browsers, list_browsers, notify_browsers
+from gateway.app.channels import forget_page_users, list_browsers, notify_browsers
 from gateway.app.context import JOB_KINDS, LOCAL_ACCOUNTS, PUSH_JOBS
 from gateway.app.models import configured_models
 from gateway.home import HomeUnscopedData
@@ -218,7 +218,7 @@ def _build_erasure(
 
     async def forget_logins(accounts: Collection[str] | None) -> None:
         await app.logins.forget(accounts=accounts)
-        await forget_browsers(app, accounts)
+        await forget_page_users(app, accounts)
 
     eraser = ScopeEraser(
         storage=storage,

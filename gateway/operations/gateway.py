@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from channels.web.adapter import WebChannel
 
 _MOST_LINES = 1_000
+_LONGEST_INVITATION = 30  # days
 _FILE_PIECE = 512 * 1024  # bytes of a file in one line
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
 
@@ -99,8 +101,15 @@ def _code_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
     return filter(None, (lines[0]["code"], lines[0]["link"]))
 
 
-def _login_row(line: Line) -> str:
-    return f"{line['who']:24} {_browsers(line['browsers'])}, until {str(line['until'])[:16].replace('T', ' ')} UTC"
+def _user_row(line: Line) -> str:
+    seen = "now" if line["is_open"] else _minute(line["seen_at"]) or "never"
+    logins = f"{_browsers(line['browsers'])}, until {_minute(line['until'])}" if line["browsers"] else "not logged in"
+    invited = f", invited until {_minute(line['invited_until'])}" if line["invited_until"] else ""
+    return f"{line['who']:24} {line['role']:8} {logins}, seen {seen}{invited}"
+
+
+def _minute(at: str) -> str:
+    return f"{at[:16].replace('T', ' ')} UTC" if at else ""
 
 
 def _browsers(count: int) -> str:
@@ -275,32 +284,58 @@ class GatewayOperations(OperationGroup):
             raise UserError("--as needs a name, such as ann; without --as, the code is for the owner")
         page = self._page()
         code = await page.issue_code(as_ or "")
+        yield self._entry(page, code, as_ or "")
+
+    def _entry(self, page: WebChannel, code: str, who: str) -> Line:
+        """Return *code* with the page's address and, where it has a public one, a link with the code."""
         public = self._app.settings.web.public_url
         below = "" if page.name == PAGE else f"{page.name}/"
         # A fragment stays in the browser: no log of a server or proxy contains it.
         link = f"{public.rstrip('/')}/{below}#code={code}" if public else ""
         address = f"{(public or self._app.web.url).rstrip('/')}/{below}"
-        yield {"code": code, "as": as_ or "", "link": link, "page": address}
+        return {"code": code, "as": who, "link": link, "page": address}
 
     @operation(
         "web logins",
         Role.OWNER,
-        show=rows(_login_row, empty="no user is logged in; `parlour web login --as NAME` prints a code for one"),
+        show=rows(_user_row, empty="the page has no user; `parlour web invite NAME` prints a link for one"),
     )
     async def logins(self) -> AsyncIterator[Line]:
-        """List the users who are logged in."""
-        for each in await self._page().logged_in():
+        """List the users of the page: role, logins, last visit, and an unused invitation."""
+        for each in await self._page().users():
             yield dict(each)
 
-    @operation("web logout", show=rows(lambda line: f"{line['who']} is logged out ({_browsers(line['browsers'])})"))
+    @operation("web invite", Role.OWNER, audit=AuditRule.CALL, show=_code_rows)
+    async def invite(
+        self,
+        who: Annotated[str, argument("A name for the person, who is not an owner, such as ann.", "NAME")],
+        days: Annotated[int, option("How long the invitation is valid.")] = 7,
+    ) -> AsyncIterator[Line]:
+        """Print an invitation to the page: a code, and a link with it. It works once.
+
+        Whoever uses it is this person, with their conversations and memory if there are any.
+        """
+        if not 1 <= days <= _LONGEST_INVITATION:
+            raise UserError(f"an invitation is valid for 1 to {_LONGEST_INVITATION} days")
+        page = self._page()
+        yield self._entry(page, await page.invite(who, timedelta(days=days)), who)
+
+    @operation(
+        "web logout",
+        Role.OWNER,
+        audit=AuditRule.CALL,
+        show=rows(lambda line: f"{line['who']} is logged out ({_browsers(line['browsers'])})"),
+    )
     async def logout(
         self, who: Annotated[str, argument("Its name in `parlour web logins`.", "NAME")]
     ) -> AsyncIterator[Line]:
-        """End every login of a user, open pages included."""
-        browsers = await self._page().log_out(who)
-        if not browsers:
+        """End every login and invitation of a user, open pages included."""
+        page = self._page()
+        invited = {each["who"] for each in await page.users() if each["invited_until"]}
+        browsers = await page.log_out(who)
+        if not browsers and who not in invited:
             raise UserError(
-                f"no user {who!r} is logged in or has a valid login code; `parlour web logins` lists all logins"
+                f"no user {who!r} is logged in or has an invitation; `parlour web logins` lists all of them"
             )
         yield {"who": who, "browsers": browsers}
 

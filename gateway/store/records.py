@@ -244,6 +244,15 @@ class SqlChannelState:
             lambda database: database.execute(_DROP_NOTE, columns).close(), group=columns, within=_FORGET_WITHIN
         )
 
+    def save_soon(self, name: str, value: str) -> None:
+        """Store a note within some seconds, with other writes; a kill before that loses it."""
+        columns = (self._channel, quote(name))
+        self._engine.writer.submit_nowait(
+            lambda database: database.execute(_PUT_NOTE, (*columns, quote(value))).close(),
+            group=columns,
+            within=_FORGET_WITHIN,
+        )
+
     def just_ended(self, rows: Collection[int]) -> frozenset[int]:
         """Return those of *rows* that a turn of this worker has ended a short time ago. Does not ask the store."""
         return frozenset(row for row in rows if row in self._engine.ended)

@@ -19,6 +19,7 @@ from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import DO, Reminder
 from agent.tasks.task import Task, TaskState
 from channels.web.adapter import WebChannel
+from channels.web.logins import LoginOutcome
 from gateway.errors import UserError
 from gateway.events import ChatKind, SessionKey
 from gateway.logs import recent_lines
@@ -169,18 +170,30 @@ async def test_people_who_are_logged_in_to_the_page_are_listed(chromium: Browser
         page = await visit(chromium, people, "people")
         channel = people.up.app.channels["web"]
         assert isinstance(channel, WebChannel)
-        there = page.get_by_role("table", name="People who are logged in to the page")
+        there = page.get_by_role("table", name="People of the page")
         await expect(there.get_by_role("row")).to_have_count(5)  # with the heading
         for who, browsers in (("owner", "2"), ("ann", "1"), ("eve", "1"), ("bob", "1")):
             row = there.get_by_role("row", name=f"web:{who}")
-            await expect(row.get_by_role("cell").first).to_have_text(browsers)
+            role = "owner" if who == "owner" else "member"
+            await expect(row.get_by_role("cell")).to_contain_text([role, browsers])
             await expect(row.locator("time")).to_have_count(1)
         await there.get_by_role("link", name="web:bob").click()
         await expect(page.get_by_role("region", name="Role and access")).to_be_visible()
         await expect(page.locator("#view code").first).to_have_text("web:bob")
-        await channel.log_out("bob")
         await page.goto(f"{people.url}console#people")
+        await there.get_by_role("button", name="Log out bob").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Log out").click()
         await expect(there.get_by_role("row")).to_have_count(4)
+        # The invitation is shown once, and lets one browser in as that person.
+        await page.get_by_label("Name of a person").fill("zoe")
+        await page.get_by_role("form", name="Invite to the page").get_by_role("button").click()
+        shown = page.get_by_role("status").locator("code")
+        await expect(shown).to_contain_text("-")
+        code = (await shown.inner_text()).split()[0]
+        await page.get_by_role("button", name="Show the list anew").click()
+        await expect(there.get_by_role("row", name="web:zoe").locator("time")).to_have_count(1)
+        assert (await channel.logins.enter(code))[0] is LoginOutcome.WELCOME
+        assert (await channel.logins.enter(code))[0] is LoginOutcome.WRONG
 
 
 async def test_a_pairing_request_is_approved(chromium: Browser) -> None:

@@ -217,7 +217,12 @@ async def _decide_about_people(operator: CommandLineOperator, folder: Path) -> N
     await operator.type("owner", "list")
     await operator.refused("owner", "remove", "telegram:8")
     assert (await operator.lines("web", "login", "--as", "ann"))[0]
-    await operator.type("web", "logins")
+    (invited,) = await operator.lines("web", "invite", "zoe", "--days", "2")
+    assert (invited["as"], len(invited["code"])) == ("zoe", 19)
+    for wrong in (("zoe", "--days", "0"), ("zoe", "--days", "31"), ("owner",), ("Zoe!",)):
+        await operator.refused("web", "invite", *wrong)
+    assert re.search(r"zoe +member +not logged in, seen never, invited until \d", await operator.type("web", "logins"))
+    assert await operator.lines("web", "logout", "zoe") == [{"who": "zoe", "browsers": 0}]
     await operator.refused("web", "logout", "nobody")
     (key,) = await operator.lines("web", "key", "--as", "eve")
     assert [(line["id"], line["who"]) for line in await operator.lines("web", "keys")] == [(key["id"], "eve")]

@@ -94,6 +94,10 @@ class FakeState(SqlChannelState):
         else:
             self.notes[name] = value
 
+    def save_soon(self, name: str, value: str) -> None:
+        """Store a note."""
+        self.notes[name] = value
+
     async def take(self, name: str) -> str | None:
         """Remove a note and return it."""
         return self.notes.pop(name, None)

@@ -389,7 +389,7 @@ function showLogin() {
 
 /** Take the code that a link brought along out of the address; it is typed for people, and entering it is theirs. */
 function codeInAddress() {
-  const found = /^#code=([0-9A-Za-z-]{8,20})$/.exec(location.hash);
+  const found = /^#code=([0-9A-Za-z-]{8,24})$/.exec(location.hash);
   if (location.hash.startsWith("#code=")) history.replaceState(null, "", location.pathname);
   return found ? found[1] : "";
 }

@@ -32,6 +32,14 @@ export async function people({ again, act, path }) {
     });
     await again();
   };
+  const logOut = (whom) => async () => {
+    if (!(await ask(`Log out ${whom}? All their browsers and invitations end; what they wrote stays.`, "Log out"))) return;
+    await act(async () => {
+      await call("web logout", { who: whom });
+      return `${whom} is logged out`;
+    });
+    await again();
+  };
   const who = h("input", { id: "allow-who", name: "who", required: true, maxlength: 200, autocomplete: "off", placeholder: "telegram:42" });
   const form = h(
     "form",
@@ -97,15 +105,20 @@ export async function people({ again, act, path }) {
     section(
       "On the page",
       table(
-        "People who are logged in to the page",
+        "People of the page",
         [
           ["Who", (each) => linkTo(`web:${each.who}`, `web:${each.who}`)],
+          ["Role", (each) => each.role],
           ["Browsers", (each) => count(each.browsers), "number"],
-          ["Until", (each) => time(each.until)],
+          ["Until", (each) => (each.until ? time(each.until) : "–")],
+          ["Last here", (each) => (each.is_open ? "now" : each.seen_at ? time(each.seen_at) : "–")],
+          ["Invited until", (each) => (each.invited_until ? time(each.invited_until) : "–")],
+          ["Change", (each) => (each.browsers || each.invited_until ? button("Log out", logOut(each.who), { "aria-label": `Log out ${each.who}` }) : "")],
         ],
         visitors,
-        "Nobody is logged in to the page.",
+        "The page has no people yet.",
       ),
+      inviteForm({ again, act }),
     ),
     section(
       "Keys of the API",
@@ -234,6 +247,23 @@ async function person(whom, { again, act }) {
     ),
     audited(audit),
   ];
+}
+
+/** Make an invitation; it is shown this once, to be sent to the person. */
+function inviteForm({ again, act }) {
+  const name = h("input", { id: "invite-who", name: "who", required: true, maxlength: 32, pattern: "[a-z0-9][a-z0-9._\\-]*", autocomplete: "off", placeholder: "ann" });
+  const days = h("input", { id: "invite-days", name: "days", type: "number", min: 1, max: 30, value: "7", required: true });
+  const made = h("p", { role: "status" });
+  const invite = async (event) => {
+    event.preventDefault();
+    await act(async () => {
+      const [line] = await call("web invite", { who: name.value, days: Number(days.value) });
+      made.replaceChildren(`For ${line.as}, once: `, h("code", {}, line.link || `${line.code} (${line.page})`));
+      return `${line.as} is invited`;
+    });
+  };
+  const form = h("form", { class: "row", "aria-label": "Invite to the page", onsubmit: invite }, h("label", { for: "invite-who" }, "Name of a person"), name, h("label", { for: "invite-days" }, "Days"), days, h("button", { type: "submit", class: "primary" }, "Invite"));
+  return h("div", {}, form, made, button("Show the list anew", again));
 }
 
 function quotaForm({ whom, quota }, { again, act }) {

@@ -16,6 +16,8 @@ from channels.web.logins import (
     ALPHABET,
     CODE_LIFE,
     LOGIN_LIFE,
+    MOST_CODES,
+    MOST_INVITATIONS,
     MOST_LOGINS,
     WRONG_TRIES,
     WRONG_WINDOW,
@@ -216,15 +218,66 @@ async def test_who_is_in_is_shown_and_put_out(logins: WebLogins, state: FakeStat
     for who in ("ann", "ann", "owner"):
         await logins.enter(await logins.issue_code(who))
     unused = await logins.issue_code("ann")
-    assert [(each.who, each.browsers) for each in await logins.active_logins()] == [("ann", 2), ("owner", 1)]
+    assert [(each.who, each.browsers) for each in await logins.users()] == [("ann", 2), ("owner", 1)]
     ended = await logins.end("ann")
     assert len(ended) == 2
     assert not any(logins.counts(login) for login in ended)
     assert (await logins.enter(unused))[0] is LoginOutcome.WRONG
-    assert [each.who for each in await WebLogins(state, now=time).active_logins()] == ["owner"]
+    assert [each.who for each in await WebLogins(state, now=time).users()] == ["owner"]
     assert await logins.end("ann") == []
     time.move(LOGIN_LIFE)
-    assert await logins.active_logins() == []
+    assert list(await logins.users()) == []
+
+
+async def test_an_invitation_is_for_days_and_for_one_browser(logins: WebLogins, time: AdvancedClock) -> None:
+    """A code of 16 letters, in four groups; login codes do not push it out; it ends with its person's logins."""
+    invitation = await logins.invite("ann", timedelta(days=7))
+    assert [len(each) for each in invitation.split("-")] == [4, 4, 4, 4]
+    for _ in range(MOST_CODES + 1):
+        await logins.issue_code("owner")
+    time.move(timedelta(days=6))
+    (user,) = await logins.users()
+    assert (user.who, user.browsers, user.invited_until) == ("ann", 0, time.now + timedelta(days=1))
+    assert (await logins.enter(invitation[:9]))[0] is LoginOutcome.WRONG
+    assert (await logins.enter(invitation.lower()))[0] is LoginOutcome.WELCOME
+    assert (await logins.enter(invitation))[0] is LoginOutcome.WRONG
+    late, taken_back = await logins.invite("bob", timedelta(days=1)), await logins.invite("eve", timedelta(days=7))
+    await logins.end("eve")
+    time.move(timedelta(days=1))
+    for code in (late, taken_back):
+        assert (await logins.enter(code))[0] is LoginOutcome.WRONG
+    assert [each.who for each in await logins.users()] == ["ann"]
+
+
+async def test_the_oldest_invitation_goes_beyond_a_hundred(logins: WebLogins, time: AdvancedClock) -> None:
+    """So the store holds no more of them, however many are made."""
+    made = []
+    for n in range(MOST_INVITATIONS + 5):
+        time.move(timedelta(seconds=1))
+        made.append(await logins.invite(f"p{n}", timedelta(days=7)))
+    assert len(await logins.users()) == MOST_INVITATIONS
+    assert (await logins.enter(made[0]))[0] is LoginOutcome.WRONG
+    assert (await logins.enter(made[-1]))[0] is LoginOutcome.WELCOME
+
+
+async def test_the_last_visit_is_noted_every_five_minutes(
+    logins: WebLogins, state: FakeState, time: AdvancedClock
+) -> None:
+    """It stays when the login has ended, and goes with an erasure of the person, of nobody else."""
+    for who in ("ann", "bob"):
+        logins.note_seen(who)
+    first = time.now
+    time.move(timedelta(minutes=4))
+    logins.note_seen("ann")
+    assert {each.who: each.seen_at for each in await logins.users()} == {"ann": first, "bob": first}
+    time.move(timedelta(minutes=1))
+    logins.note_seen("ann")
+    again = WebLogins(state, now=time)
+    assert {each.who: each.seen_at for each in await again.users()} == {"ann": time.now, "bob": first}
+    await again.forget_seen({"ann"})
+    assert [each.who for each in await again.users()] == ["bob"]
+    await again.forget_seen(None)
+    assert list(await again.users()) == []
 
 
 @pytest.mark.parametrize(("text", "expected"), NAMES)
