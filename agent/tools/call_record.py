@@ -138,7 +138,7 @@ WORDED: Mapping[str, Sequence[str]] = {
 
 
 def call_words(call: ToolCall, zone: str, language: str) -> str:
-    """Return what *call* does as one line of plain text, with times in the IANA *zone*."""
+    """Return the effect of *call* as one line of plain text, with times in the IANA *zone*."""
     given, names = decode(call.arguments or "{}"), WORDED.get(call.name)
     values = {} if given is None else {name: _line_of(given.get(name)) for name in names or ()}
     if given is None or names is None or not all(values.values()):

@@ -14,13 +14,14 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from channels.kit import is_person_name
-from channels.kit.background import KeyedSlots
+from channels.kit.background import ChatRateLimits, KeyedSlots
 from channels.kit.bodies import WebUploads
 from channels.web.files import FileDownload, ServedFiles
 from channels.web.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
 from channels.web.frame_codec import Frame, encode_shared, safe_file_name, shown_file, trouble_line
 from channels.web.logins import StoredLogin, WebLogins
 from channels.web.push import PushNotice, PushNotifier
+from channels.web.shared_links import SharedLinks
 from channels.web.windows import ClientConnection, SharedFrame
 from gateway.channel import ChannelContext
 from gateway.errors import FileUnavailable, StoreUnavailable, UserError
@@ -46,6 +47,7 @@ MOST_WINDOWS = 20  # of one person
 FIRST = "main"  # how the page calls the conversation that is the chat itself
 _CONVERSATION = re.compile(r"[a-z0-9]{16}\Z")
 MOST_DOWNLOADS = 6  # of one person at once, as many as a browser makes
+READS_AT_ONCE, READ_INTERVAL = 20, 2.0  # pages of links that one network reads, then seconds for each
 DOCUMENTS_AT_ONCE = 2  # whole conversations that are read: each may be some megabytes
 _LIST_CHANGED = "conversations"  # the frame
 _BUTTONS = 20  # below one message
@@ -85,6 +87,8 @@ class WebChannel(FrameChannel):
             self.conversations.watch(self._note_title)
         self.searches = KeyedSlots(1, waiting_limit=2)
         self.sessions = context.sessions
+        self.links = SharedLinks(context.state)
+        self.reader_paces = ChatRateLimits(READS_AT_ONCE, lambda _: READ_INTERVAL)  # of links, by network
         self.documents = KeyedSlots(DOCUMENTS_AT_ONCE, waiting_limit=10)  # of all visitors
         self._shelf = ServedFiles()
         self.downloads = KeyedSlots(MOST_DOWNLOADS, waiting_limit=0)
@@ -118,6 +122,8 @@ class WebChannel(FrameChannel):
         if self.uploads is not None:
             with suppress(OSError):  # a disk in trouble is for the next upload to say
                 await self.uploads.tidy()
+        with suppress(StoreUnavailable):
+            await self.links.tidy()
 
     async def issue_code(self, name: str = "") -> str:
         """Return a login code: ten minutes, once; the owner's without a *name*. Raises UserError for a bad one."""

@@ -61,7 +61,10 @@ def to_markdown(conversation: ConversationText, language: str) -> str:
         if line.role == "divider":
             blocks.append("---")
         else:
-            blocks += [f"## {author(line, language)} · {_minute(line.at)}", sanitize(line.text)]
+            blocks += [
+                f"## {translate('web.you' if line.role == 'user' else 'web.bot', language)} · {_minute(line.at)}",
+                sanitize(line.text),
+            ]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -81,11 +84,6 @@ def to_json(conversation: ConversationText) -> str:
     ]
     document = {"title": conversation.title, "is_cut": conversation.is_cut, "messages": messages}
     return json.dumps(document, ensure_ascii=False, indent=2) + "\n"
-
-
-def author(line: DisplayedMessage, language: str) -> str:
-    """Return who wrote a message, in words."""
-    return translate("web.you" if line.role == "user" else "web.bot", language)
 
 
 def _flat(text: str) -> str:

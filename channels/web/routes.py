@@ -36,11 +36,13 @@ from channels.web.files import DownloadResponse
 from channels.web.frame_codec import safe_file_name
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from channels.web.push import MOST_BROWSERS, BadSubscription, PushBrowser, TooManyBrowsers
+from channels.web.shared_links import LIFETIMES, LONGEST_SHARED, MOST_LINKS, SHARED_HEADERS, to_html
 from gateway.channel import ConversationStore, PersonPanels
 from gateway.errors import StoreUnavailable, UserError
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, HELP, LANGUAGES, command_names, load_catalogue, own_name, translate
 from gateway.installation import operator_command
+from gateway.net.addresses import network_of
 from gateway.ports.channel import LONGEST_TITLE, ConversationInfo
 from gateway.text import render_plain
 
@@ -97,6 +99,10 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         Route(f"{prefix}/conversations", _for_visitor(list_conversations, channel), methods=["GET"]),
         Route(f"{prefix}/conversations/{{id}}", _for_visitor(change_conversation, channel), methods=["POST"]),
         Route(f"{prefix}/conversations/{{id}}/export", _for_visitor(export_conversation, channel), methods=["GET"]),
+        Route(f"{prefix}/conversations/{{id}}/links", _for_visitor(list_links, channel), methods=["GET"]),
+        Route(f"{prefix}/conversations/{{id}}/links", _for_visitor(create_link, channel), methods=["POST"]),
+        Route(f"{prefix}/links/{{link}}/withdraw", _for_visitor(withdraw_link, channel), methods=["POST"]),
+        Route(f"{prefix}/share/{{token}}", _bound(show_shared, channel), methods=["GET"]),
         Route(f"{prefix}/locale", _for_visitor(note_locale, channel), methods=["POST"]),
         Route(f"{prefix}/memory", _for_visitor(_for_panel(list_remembered_lines), channel), methods=["GET"]),
         Route(f"{prefix}/memory/source", _for_visitor(show_line_source, channel), methods=["GET"]),
@@ -180,7 +186,7 @@ def _answer(request: Request, asset: PageAsset, headers: dict[str, str]) -> Resp
 
 @cache
 def _compressed(asset: PageAsset) -> bytes:
-    """Return the body as gzip; it is the same for everybody, so its size tells nothing of a visitor."""
+    """Return the body as gzip; it is the same for all visitors, so its size tells nothing of one."""
     return gzip.compress(asset.body, mtime=0)
 
 
@@ -372,6 +378,8 @@ MOST_HITS = 30
 _CHANGES: Mapping[str, type[object]] = {"title": str, "pinned": bool, "deleted": bool}
 MOST_LANGUAGES = 20
 LONGEST_ZONE = 64  # characters
+LONGEST_TOKEN = 64  # characters of a link's token
+LAST_TURNS = 10  # in which the last message of a conversation is looked for
 LONGEST_TURN = 64  # characters of a turn's id
 LONGEST_LINE = 4_000  # characters of a remembered line that is asked about
 _FRESH = {"Cache-Control": "no-store"}
@@ -415,10 +423,7 @@ async def export_conversation(channel: WebChannel, visitor: WebVisitor, request:
     """Return one of the visitor's conversations as a file: Markdown, or JSON if `format` is json."""
     key = channel.key_of(visitor, request.path_params["id"])
     kind = request.query_params.get("format", "md")
-    known = (
-        () if channel.conversations is None else await channel.conversations.list_conversations(_chat(channel, visitor))
-    )
-    found = next((each for each in known if each.key == key and each.deleted_at is None), None)
+    found = await _own_conversation(channel, visitor.who, key)
     if key is None or found is None or kind not in ("md", "json"):
         return JSONResponse({}, 404)
     language = channel.language(visitor)
@@ -436,6 +441,83 @@ async def export_conversation(channel: WebChannel, visitor: WebVisitor, request:
     name = safe_file_name(f"{title}.{kind}")
     headers = {"Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}", **_FRESH}
     return Response(text, media_type="application/json" if kind == "json" else "text/markdown", headers=headers)
+
+
+async def _own_conversation(channel: WebChannel, who: str, key: SessionKey | None) -> ConversationInfo | None:
+    """Return one of a person's conversations that are not deleted."""
+    if channel.conversations is None or key is None:
+        return None
+    known = await channel.conversations.list_conversations(SessionKey(channel.name, who))
+    return next((each for each in known if each.key == key and each.deleted_at is None), None)
+
+
+async def list_links(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
+    """Return the valid links to one of the visitor's conversations, the newest first."""
+    found = await channel.links.of_person(visitor.who)
+    links = [
+        {"id": each.id, "at": _time(each.at), "until": _time(each.until)}
+        for each in found
+        if each.conversation == request.path_params["id"]
+    ]
+    return JSONResponse({"links": links}, headers=_FRESH)
+
+
+async def create_link(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
+    """Make a link to one of the visitor's conversations as it is now, valid for `days`; return its address."""
+    name = request.path_params["id"]
+    found = await _own_conversation(channel, visitor.who, channel.key_of(visitor, name))
+    try:
+        days = json.loads(await read_body(request, limit=LONGEST_CHANGE) or b"")["days"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return JSONResponse({}, 400)
+    if type(days) is not int or days not in LIFETIMES:
+        return JSONResponse({}, 400)
+    page = None if found is None else await channel.sessions.displayed_page(found.key, turns=LAST_TURNS)
+    turns = [] if page is None else [each.turn for each in page.lines if each.state == "done"]
+    if not turns:
+        return JSONResponse({}, 404)
+    try:
+        link, token = await channel.links.create(visitor.who, name, turns[-1], days)
+    except UserError:
+        line = translate("web.share_full", channel.language(visitor), most=MOST_LINKS)
+        return JSONResponse({"line": line}, 409)
+    return JSONResponse({"address": f"share/{token}", "id": link.id, "until": _time(link.until)}, headers=_FRESH)
+
+
+async def withdraw_link(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:
+    """Make one of the visitor's links invalid."""
+    is_gone = await channel.links.withdraw(visitor.who, request.path_params["link"])
+    return Response(status_code=204 if is_gone else 404)
+
+
+async def show_shared(channel: WebChannel, request: Request) -> Response:
+    """Show the conversation of a link, without a login; a network may read a few at once, then one every moment.
+
+    An unknown, withdrawn or expired link and one whose conversation is gone are the same 404.
+    """
+    if channel.reader_paces.of(network_of(_state(request, "address", ""))).take():
+        return _link_answer("Too many requests\n", 429)
+    token = request.path_params["token"]
+    link = await channel.links.find(token) if len(token) <= LONGEST_TOKEN else None
+    if link is None:
+        return _link_answer("Not found\n", 404)
+    person = WebVisitor(link.who)
+    found = await _own_conversation(channel, link.who, channel.key_of(person, link.conversation))
+    if found is None:
+        return _link_answer("Not found\n", 404)
+    language = channel.language(person)
+    title = found.title or translate("web.first_conversation", language)
+    try:
+        async with channel.documents.hold(""):
+            read = await read_conversation(channel.sessions, found.key, title, until=link.turn, longest=LONGEST_SHARED)
+            text = await asyncio.to_thread(to_html, read, link.until, language)
+    except SlotsTaken:
+        return _link_answer("Busy\n", 503)
+    return _link_answer(text, 200, "text/html") if read.lines else _link_answer("Not found\n", 404)
+
+
+def _link_answer(text: str, status: int, media_type: str = "text/plain") -> Response:
+    return Response(text, status, headers=SHARED_HEADERS, media_type=media_type)
 
 
 async def search_conversations(channel: WebChannel, visitor: WebVisitor, request: Request) -> Response:

@@ -3,6 +3,7 @@
 
 import { LOCALE } from "./chat.js";
 import { isComposing } from "./help.js";
+import { openSharing } from "./sharing.js";
 
 export const FIRST = "main";
 const REACHABLE = "a, button";
@@ -241,6 +242,7 @@ export class Conversations {
     const choices = [
       [this.words.rename, () => this.rename(id)],
       [pinned ? this.words.unpin : this.words.pin, () => this.change(id, { pinned: !pinned })],
+      [this.words.share, () => openSharing(id, this.titleOf(conversation), this.words)],
       [this.words.export_markdown, () => save(`conversations/${id}/export?format=md`)],
       [this.words.export_json, () => save(`conversations/${id}/export?format=json`)],
       [this.words.delete, () => this.askToDelete(id)],
