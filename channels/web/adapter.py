@@ -306,8 +306,11 @@ class WebChannel(FrameChannel):
     async def _noticed(self, part: MessagePart, receipt: DeliveryReceipt) -> DeliveryReceipt:
         who = part.key.parent.chat
         is_first = part.kind is not OutboundKind.PREVIEW and part.id.endswith(".1")
-        if self.push is None or not is_first or self._has_window(who) or not await self.push.browsers(who):
+        if self.push is None or not is_first or self._has_window(who):
             return receipt
+        with suppress(StoreUnavailable):  # the windows have the part: the job finds out whom to notify
+            if not await self.push.browsers(who):
+                return receipt
         return replace(receipt, notify_at=receipt.at + self.push_after)
 
     async def notify(

@@ -204,11 +204,11 @@ class PushNotifier:
             raise BadSubscription(str(error)) from None
 
         def change(browsers: list[PushBrowser]) -> list[PushBrowser]:
-            others = [each for each in browsers if each.id != new.id]
-            if len(others) >= MOST_BROWSERS:
+            if any(each.id == new.id for each in browsers):  # a page that is opened says it again, and nothing changes
+                return [replace(new, at=each.at) if each.id == new.id else each for each in browsers]
+            if len(browsers) >= MOST_BROWSERS:
                 raise TooManyBrowsers(f"there are {MOST_BROWSERS} browsers already")
-            at = next((each.at for each in browsers if each.id == new.id), new.at)
-            return [*others, replace(new, at=at)]
+            return [*browsers, new]
 
         await self._change(who, change)
         return new
@@ -266,7 +266,7 @@ class PushNotifier:
         """Return None when done, `_GONE` if the subscription has ended, or the time until the next attempt."""
         payload = notice.payload(shows_text=browser.shows_text)
         try:
-            body = encrypt(payload, _decode(browser.p256dh), _decode(browser.auth))
+            body = await asyncio.to_thread(encrypt, payload, _decode(browser.p256dh), _decode(browser.auth))
             headers = {
                 "TTL": str(int(life.total_seconds())),
                 "Urgency": "normal",  # of "chat or calendar message", RFC 8030

@@ -26,6 +26,7 @@ from channels.web.push import (
     encrypt,
 )
 from gateway.net import public_http
+from gateway.store.records import SqlChannelState
 from gateway.store.sql_store import SqlStore
 from tests.fakes.push_server import PushServer, SubscribedBrowser, push_server, unb64
 from tests.fakes.store import open_inline_store
@@ -246,6 +247,23 @@ async def test_a_person_has_ten_browsers_however_many_are_added_at_once(scene: S
     await scene.notifier.add("ann", known, "")
     assert len(await scene.notifier.browsers("ann")) == MOST_BROWSERS
     assert list(await scene.notifier.browsers("bob")) == []
+
+
+async def test_a_browser_that_is_told_again_changes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page tells it whenever it is opened; only a choice, another login or another key are written."""
+    facts = [scene.server.subscribe(str(n)).facts() for n in range(2)]
+    for each in facts:
+        await scene.notifier.add("ann", each, "one")
+    before = await scene.notifier.browsers("ann")
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlChannelState, "replace", None)  # nothing is written
+        scene.now += timedelta(days=1)
+        for each in facts:
+            await scene.notifier.add("ann", each, "one")
+    await scene.notifier.add("ann", facts[0], "two")
+    after = await scene.notifier.browsers("ann")
+    assert [each.id for each in after] == [each.id for each in before]
+    assert [(each.login, each.at) for each in after] == [("two", before[0].at), ("one", before[1].at)]
 
 
 async def test_browsers_are_removed_with_a_login_and_with_their_person(scene: Scene) -> None:
