@@ -43,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "honest": sync_calls.honest,
     "latency": lambda: asyncio.run(turns.latency()),
     "tools": lambda: asyncio.run(turns.tool_calls()),
+    "mcp": lambda: asyncio.run(turns.mcp_reads()),
     "litellm": lambda: asyncio.run(over_http.with_litellm()),
     "clients": lambda: asyncio.run(over_http.with_each_client()),
     "start": start.start,

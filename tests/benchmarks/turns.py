@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import tempfile
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from tests.benchmarks.harness import ProcessMeter, median, percentile, row
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.mcp_server import mcp_server
 
 CHATS, EACH = 100, 30
 ALONE = 300
@@ -111,13 +115,14 @@ class CallingModel(InstantModel):
     """Calls a tool for each message if *tool* names one, then answers."""
 
     tool = ""
+    arguments: Mapping[str, object] | None = None  # of each call; None: its number
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Return a call, or the answer once it has a result."""
         if not self.tool or request.purpose != "answer" or request.messages[-1]["role"] == "tool":
             return await super().complete(request, sink=sink)
         self.calls += 1
-        call = ToolCall(f"call_{self.calls}", self.tool, json.dumps({"n": self.calls}))
+        call = ToolCall(f"call_{self.calls}", self.tool, json.dumps(self.arguments or {"n": self.calls}))
         return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
 
 
@@ -150,3 +155,42 @@ async def tool_calls() -> None:
     for name, spent in zip(("look", "act"), more, strict=True):
         tenth = percentile(spent, 0.1) - percentile(plain, 0.1)
         row(f"  more with one call ({name})", cpu_ms=median(spent) - median(plain), least_tenth_ms=tenth)
+
+
+async def mcp_reads() -> None:
+    """Measure turns with one read of an MCP server: the gateway's CPU and that of its child, without the server's.
+
+    Turns without a call are played in between; the server is a process of its own. The goal is 5 ms for the whole turn.
+    """
+    model, children = CallingModel(), list[float]()
+    used: dict[str, list[float]] = {"": [], "use_tool": []}
+    with tempfile.TemporaryDirectory() as folder, mcp_server(Path(folder)) as url:
+        async with gateway(model=model) as bench:
+            operations = bench.app.operations
+            _ = [each async for each in operations["mcp add"]({"name": "tracker", "url": url, "private": True})]
+            allowed = {"name": "tracker", "tools": "search_issues", "as": "read"}
+            _ = [each async for each in operations["mcp allow"](allowed)]
+            model.arguments = {"name": "mcp_tracker_search_issues", "arguments": {"query": "roof"}}
+            for message in range(5 * ROUND):
+                for model.tool, spent in used.items():
+                    meter, child = ProcessMeter(), _children_cpu()
+                    await bench.channel.ask(f"{model.tool}{message}", f"message {message}")
+                    await bench.idle()
+                    children.append((_children_cpu() - child) * 1e3)
+                    spent.append(meter.read()["cpu"] * 1e3 + children[-1])
+    plain, read = (spent[ROUND:] for spent in used.values())
+    row("turn without a call, a chat each", cpu_ms=median(plain), least_tenth_ms=percentile(plain, 0.1))
+    row("turn with one MCP read", cpu_ms=median(read), least_tenth_ms=percentile(read, 0.1))
+    tenth = percentile(read, 0.1) - percentile(plain, 0.1)
+    child_ms = median(children[2 * ROUND + 1 :: 2])
+    row("  more with the read", cpu_ms=median(read) - median(plain), least_tenth_ms=tenth, of_the_child_ms=child_ms)
+
+
+def _children_cpu() -> float:
+    """Return the CPU seconds of the processes that speak MCP for this one."""
+    nanoseconds = 0
+    for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text("ascii").split():
+        if b"client_process.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+            nanoseconds += sum(int(each.read_text("ascii").split()[0]) for each in tasks)
+    return nanoseconds / 1e9

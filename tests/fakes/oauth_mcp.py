@@ -158,7 +158,7 @@ def _build(server: AuthorizationServer, created: list[tuple[str, str]]) -> Any:
         return f"issues of {user()}"
 
     @mcp.tool()
-    def create_issue(title: str) -> str:
+    async def create_issue(title: str) -> str:
         """Create an issue."""
         created.append((user(), title))
         return f"created: {title}"
@@ -212,9 +212,11 @@ def _watch(server: AuthorizationServer, app: Any) -> Any:
 
 
 @asynccontextmanager
-async def oauth_mcp_server() -> AsyncIterator[tuple[AuthorizationServer, list[tuple[str, str]]]]:
+async def oauth_mcp_server(
+    server: AuthorizationServer | None = None, created: list[tuple[str, str]] | None = None
+) -> AsyncIterator[tuple[AuthorizationServer, list[tuple[str, str]]]]:
     """Run both on one port of this machine; yield the authorization server, and what people have created."""
-    server, created = AuthorizationServer(), list[tuple[str, str]]()
+    server, created = server or AuthorizationServer(), [] if created is None else created
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server.url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
         config = uvicorn.Config(_watch(server, _build(server, created)), log_level="error", timeout_graceful_shutdown=1)
