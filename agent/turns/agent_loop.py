@@ -23,10 +23,9 @@ from agent.tools.rights import RefusalRule
 from agent.tools.tool import ResultFile, ResultPicture, ScopedRecall, ToolContext, ToolKind, encode_sources
 from agent.tools.tool_questions import MOST_QUESTIONS
 from agent.tools.toolbox import LoopDetector, clean_result
-from agent.turns.call_review import WAITING, CallResult
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects
-from agent.turns.turn_tools import ToolResultPages, TurnMemoryTools
+from agent.turns.turn_tools import WAITING, CallResult, ToolResultPages, TurnMemoryTools
 from gateway.errors import ContextOverflow, FailureCause, FileUnavailable, ModelFailed, ToolFailed
 from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_prefix

@@ -12,9 +12,9 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Price, Sink, TokenUsage
 from agent.llm.model_client import CallRecord, ModelClient
 from agent.memory.prompt.prompt_window import is_trim
 from agent.memory.storage.stored_sessions import RecordedTurn
-from agent.turns.call_review import CallResult, CallReviewer
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects, TurnDraft
+from agent.turns.turn_tools import CallResult, CallReviewer
 from gateway.errors import ParlourError, UserError
 from gateway.events import InboundMessage, SessionKey
 from gateway.ports.access import ToolAllowance

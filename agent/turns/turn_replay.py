@@ -22,7 +22,6 @@ from agent.memory.storage.stored_sessions import RecordedTurn, StoredSessions
 from agent.tools.tool_questions import ALLOWED
 from agent.tools.toolbox import FILES_SEARCH
 from agent.turns.agent_loop import AgentLoop
-from agent.turns.call_review import CallReviewer
 from agent.turns.chat_profiles import ChatProfile, ChatProfiles
 from agent.turns.prompt_assembly import message_header
 from agent.turns.recorded_turn import (
@@ -39,6 +38,7 @@ from agent.turns.recorded_turn import (
 )
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import TurnDraft
+from agent.turns.turn_tools import CallReviewer
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports.access import MessageContext

@@ -28,8 +28,8 @@ from agent.tasks.task import ANSWER_TOKENS, Task, TaskState, is_task_end, tasks_
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import ToolKind, collect_sources
 from agent.turns.agent_loop import CallReview, LoopResult
-from agent.turns.call_review import CallResult
 from agent.turns.turn import Turn
+from agent.turns.turn_tools import CallResult
 from agent.workers.turn_services import TurnServices, build_reply, call_person
 from gateway.events import InboundMessage, OutboundKind, SessionKey
 from gateway.i18n import translate

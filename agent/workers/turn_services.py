@@ -14,7 +14,7 @@ import structlog
 from agent.attachments.document_reader import may_have_text
 from agent.commands.command import CommandRouter, CommandServices
 from agent.memory.jobs.chat_edits import MemoryJobs
-from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.jobs.job_runner import ScopeLock
 from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.storage.messages import SenderNames

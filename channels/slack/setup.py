@@ -12,9 +12,8 @@ from typing import Any
 import aiohttp
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from channels.slack import SlackSettings
+from channels.slack import SlackSettings, missing
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
-from channels.slack.oauth_scopes import missing
 from gateway.errors import SendFailed
 from gateway.net.connector import connector
 from gateway.ports.setup import Finding, fail, ok, warn

@@ -36,8 +36,7 @@ from agent.memory.erasure.scope_files import ErasureStorage
 from agent.memory.erasure.word_eraser import WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.chat_edits import EDIT_JOBS, REMEMBER_JOBS, ChatMemoryEditor, MemoryJobs
-from agent.memory.jobs.job_runner import Handler, JobKind, JobPace, JobRunner
-from agent.memory.jobs.scope_lock import ScopeLock, lock_handler
+from agent.memory.jobs.job_runner import Handler, JobKind, JobPace, JobRunner, ScopeLock, lock_handler
 from agent.memory.privacy import EXPORT_JOBS, ExportJobs, PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation import ConversationCache
 from agent.memory.prompt.due_jobs import (

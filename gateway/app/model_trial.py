@@ -27,7 +27,7 @@ from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
 from agent.llm.provider_model import ProviderModel
 from agent.turns.recorded_turn import UnrecordedCalls
-from gateway.control.gateway_client import connect
+from gateway.control import connect
 from gateway.errors import (
     ContextOverflow,
     EmptyModelReply,

@@ -34,11 +34,10 @@ from agent.mcp.servers import STATE
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.tools.tool_questions import StandingDecisions
 from agent.turns.agent_loop import AgentLoop
-from agent.turns.call_review import CallReviewer
 from agent.turns.prompt_assembly import AutoRecall, PromptAssembler
 from agent.turns.recorded_turn import UncountedToolCalls, UnrecordedCalls
 from agent.turns.turn_replay import TurnReplayer
-from agent.turns.turn_tools import TurnMemoryTools
+from agent.turns.turn_tools import CallReviewer, TurnMemoryTools
 from agent.workers.spoken_answers import SpokenAnswers
 from agent.workers.turn_services import RetryingJournal, TurnServices
 from gateway.access.refusal_log import OtherRefusal, SilenceReason

@@ -20,8 +20,7 @@ from agent.importers.import_data import ImportLedgers
 from agent.importers.importer import MemoryImporter
 from gateway.app.runtime import Runtime, resolve_recipient
 from gateway.commands.operation_commands import print_json
-from gateway.control import Line
-from gateway.control.gateway_client import connect
+from gateway.control import Line, connect
 from gateway.errors import UserError
 from gateway.events import ChatKind, PlatformAccount, SessionKey
 from gateway.home import Home

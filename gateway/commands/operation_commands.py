@@ -16,8 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.control import Line
-from gateway.control.gateway_client import connect
+from gateway.control import Line, connect
 from gateway.control.registry import OPERATIONS, CommandArgument, OperationDeclaration, Show
 from gateway.errors import UserError
 from gateway.home import Home, is_home

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.control import ControlConnection, Line
-from gateway.control.gateway_client import GatewayClient, connect
+from gateway.control import ControlConnection, GatewayClient, Line, connect
 from gateway.errors import UserError, WorkerReplaced
 from gateway.home import Home
 from gateway.installation import operator_command

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gateway.control.gateway_client import connect
+from gateway.control import connect
 from gateway.errors import ParlourError, SettingsError, ToolFailed, UserError
 from gateway.health import gateway_checks, home_checks, network_checks
 from gateway.health.checks import CheckContext, HealthCheck, Status

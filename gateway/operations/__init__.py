@@ -15,14 +15,13 @@ from gateway.control.registry import OPERATIONS, bind_group, may_call
 from gateway.errors import UserError
 from gateway.events import Role
 from gateway.operations.gateway import GatewayOperations
-from gateway.operations.machine import MachineOperations
+from gateway.operations.machine import MachineOperations, UsageOperations
 from gateway.operations.mcp import McpOperations
 from gateway.operations.memory import MemoryOperations
 from gateway.operations.people import PeopleOperations
 from gateway.operations.replays import ReplayOperations
 from gateway.operations.setup import SetupOperations
 from gateway.operations.turns import TaskOperations, TurnOperations
-from gateway.operations.usage import UsageOperations
 from gateway.ports.access import ACTING, DecisionActor
 
 if TYPE_CHECKING:

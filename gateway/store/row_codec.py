@@ -115,10 +115,6 @@ _MESSAGE_TEXTS = (
 )
 
 
-def _sender_fields(sender: Sender) -> dict[str, Any]:
-    return {name: value for name in _SENDER_FIELDS if (value := getattr(sender, name))}
-
-
 def _attachment_fields(attachment: Attachment) -> dict[str, Any]:
     fields: dict[str, Any] = {"kind": attachment.kind, "name": attachment.name, "size": attachment.size}
     for name in _ATTACHMENT_TEXTS:
@@ -162,7 +158,8 @@ def write_inbound(message: InboundMessage) -> str:
 
     Key, id, time and the sender's id have; rows of older releases have them in the payload too.
     """
-    fields: dict[str, Any] = {"by": _sender_fields(message.sender), "text": message.text}
+    sender = {name: value for name in _SENDER_FIELDS if (value := getattr(message.sender, name))}
+    fields: dict[str, Any] = {"by": sender, "text": message.text}
     if message.kind is not InboundKind.MESSAGE:
         fields["kind"] = message.kind.value
         fields["command"] = message.command  # also an empty one: see `_command`

@@ -124,7 +124,10 @@ def merge_rows(queued: Iterable[QueuedRow], limits: StoreLimits, now: int) -> tu
         return group, None
     if age := _age(head, limits, now):
         return [*group, *_of_the_same_absence(head, rows, age, limits, now)], None
-    while _may_continue(group[-1], limits) and (row := next(rows, None)):
+    while limits.merge == "burst" or group[-1].album or group[-1].length >= limits.split_length:
+        row = next(rows, None)
+        if row is None:
+            break
         if not _belongs(group[-1], row, limits) or len(group) >= _longest(limits):
             return group, None
         group.append(row)
@@ -158,10 +161,6 @@ def _of_the_same_absence(
 
 def _longest(limits: StoreLimits) -> int:
     return max(limits.burst, 1) if limits.merge == "burst" else LONGEST_PASTE
-
-
-def _may_continue(last: QueuedRow, limits: StoreLimits) -> bool:
-    return limits.merge == "burst" or bool(last.album) or last.length >= limits.split_length
 
 
 def _belongs(last: QueuedRow, row: QueuedRow, limits: StoreLimits) -> bool:

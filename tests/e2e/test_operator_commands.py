@@ -43,7 +43,7 @@ class CommandLineOperator:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Collect the names of the operations that go over a socket."""
-    from gateway.control.gateway_client import GatewayClient
+    from gateway.control import GatewayClient
 
     names: set[str] = set()
     call = GatewayClient.call

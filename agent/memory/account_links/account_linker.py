@@ -40,8 +40,7 @@ from agent.memory.account_links.scope_transfer import (
 from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.history.history_files import drop_absent_lines
-from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
-from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater, ScopeLock
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import LinkedAccount, ScopeMove

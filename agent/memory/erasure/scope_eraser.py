@@ -29,8 +29,7 @@ from agent.memory.erasure.scope_files import (
 )
 from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
 from agent.memory.erasure.word_match import ALL, blank_value, without_entries, without_words
-from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater
-from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.jobs.job_runner import JobKind, JobPace, RetryJobLater, ScopeLock
 from agent.memory.storage.scope_documents import SOUL, change_document, rewrite_history, select_documents
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import ScopeMove

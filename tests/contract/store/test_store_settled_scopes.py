@@ -14,7 +14,7 @@ import pytest
 from agent.base import transcript_lines as build
 from agent.base.scopes import scope_folder
 from agent.memory.jobs.chat_edits import MemoryJobs
-from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.jobs.job_runner import ScopeLock
 from agent.memory.prompt.conversation import Conversation, ConversationCache
 from agent.memory.prompt.prompt_snapshot import digest_of
 from agent.memory.search.scope_recall import ScopeRecall

@@ -15,7 +15,7 @@ from agent.base.transcript_lines import kind_of
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.prompt.due_jobs import prompt_of
 from agent.memory.storage.transcript_files import read_transcript
-from gateway.operations.usage import usage_table
+from gateway.operations.machine import usage_table
 from gateway.ports.journal import Job
 from gateway.ports.memory import HistoryEntry
 from tests.fakes.chat_model import FakeChatModel

@@ -14,7 +14,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.errors import ModelRateLimited, UserError
 from gateway.operations.gateway import status_rows
-from gateway.operations.usage import usage_table
+from gateway.operations.machine import usage_table
 from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.gateway import COMMAND
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway

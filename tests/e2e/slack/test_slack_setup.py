@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from channels.slack import plugin
-from channels.slack.oauth_scopes import SCOPES, manifest
+from channels.slack import SCOPES, manifest, plugin
 from gateway.ports.setup import Finding, FindingLevel, SupportsSetup
 from tests.fakes.slack import running, settings
 from tests.fakes.slack_http_events import SIGNING_SECRET

@@ -14,9 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.control import LONGEST_LINE, ControlConnection, Conversation, Line, Operation, OperationFailed
+from gateway.control import LONGEST_LINE, ControlConnection, Conversation, Line, Operation, OperationFailed, connect
 from gateway.control.control_server import ControlServer
-from gateway.control.gateway_client import connect
 from gateway.errors import StoreUnavailable, UserError
 from gateway.home import Home, hold_lock
 

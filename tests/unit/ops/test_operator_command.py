@@ -26,7 +26,7 @@ from gateway.events import ChatKind, Role, SessionKey
 from gateway.i18n import FOLDER, catalogue_path, read_catalogue
 from gateway.installation import operator_command, with_operator_commands
 from gateway.operations import call_from_chat
-from gateway.operations.usage import _restrictions
+from gateway.operations.machine import _restrictions
 from gateway.ports.access import DecisionActor
 from gateway.ports.channel import SessionInfo
 from gateway.ports.journal import Line

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from channels.kit.background import TokenBucket
 from channels.kit.chat_facts import FollowedThreads
-from channels.slack import SlackSettings, plugin
+from channels.slack import SCOPES, SlackSettings, missing, plugin
+from channels.slack import manifest as wanted
 from channels.slack.inbound import SlackReadCursors, number, parse_user
-from channels.slack.oauth_scopes import SCOPES, missing
-from channels.slack.oauth_scopes import manifest as wanted
 from channels.slack.outbound import missing_scopes
 from tests.fakes.clock import VirtualClock
 from tests.fakes.slack_server import ALL_SCOPES, APP_TOKEN, BOT_TOKEN, NEEDS

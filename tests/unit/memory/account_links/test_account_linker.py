@@ -12,7 +12,7 @@ from agent.base.disk import Disk
 from agent.base.scopes import transcript_path
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.editing.memory_file_writer import MemoryFileWriter
-from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.jobs.job_runner import ScopeLock
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.access import ScopeMove

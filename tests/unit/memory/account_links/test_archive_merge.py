@@ -10,7 +10,7 @@ from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.memory_file_writer import MemoryFileWriter
 from agent.memory.history.history_files import add_keys
-from agent.memory.jobs.scope_lock import ScopeLock
+from agent.memory.jobs.job_runner import ScopeLock
 from agent.memory.storage.scope_documents import ScopeDocuments, line_fingerprint
 from agent.memory.storage.session_file_writer import SessionFileWriter
 from gateway.events import PlatformAccount, SessionKey
