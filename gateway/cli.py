@@ -18,7 +18,7 @@ from gateway.journal_file import OpenChoice, StoreKind
 
 _SECTIONS = {
     "Run it": ("run", "chat", "open", "send"),
-    "Set it up": ("init", "mcp", "import", "deploy"),
+    "Set it up": ("init", "mcp", "import", "deploy", "upgrade"),
     "See that all is well": (
         "status",
         "doctor",
@@ -193,6 +193,28 @@ def restore(
     from gateway.commands.recovery import put_back
 
     put_back(file, force=force, choice=open_work, is_sure=yes)
+
+
+@app.command()
+def upgrade(
+    source: Annotated[str, typer.Argument(help="A wheel of Parlour, or a commit of this checkout.")] = "",
+    is_trial: Annotated[bool, typer.Option("--try", help="Only try it on a copy of the home, and report.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Put the program of before the last upgrade back.")] = False,
+    seconds: Annotated[
+        int, typer.Option("--watch", help="How many seconds to watch the new program.", min=1, max=3_600)
+    ] = 300,
+    yes: Sure = False,
+) -> None:
+    """Try a new program on a copy of the home; then let it take over, and go back by itself if it fails.
+
+    Its doctor is run and the last 100 turns are run again; nothing is sent. Only an installation from a wheel in a
+    virtual environment is replaced; for others, the commands are printed.
+    """
+    from gateway.commands.upgrade import go_back, upgrade
+
+    if back == bool(source):
+        raise UserError("give a wheel or a commit to upgrade to, or --back")
+    raise typer.Exit(go_back() if back else upgrade(source, is_trial=is_trial, is_sure=yes, seconds=seconds))
 
 
 @app.command("accept-loss")

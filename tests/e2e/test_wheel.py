@@ -36,7 +36,7 @@ def link_package(name: str, site: Path) -> None:
     with suppress(PackageNotFoundError):
         for file in distribution(name).files or ():
             source, target = Path(file.locate()), site / file
-            if ".." in file.parts or not source.exists():
+            if ".." in file.parts or not source.exists() or target.exists():
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             os.link(source, target)

@@ -1,0 +1,432 @@
+"""`parlour upgrade`: a new program is tried on a copy of the home; then, installed from a wheel, it can take over.
+
+The trial and the upgrade use the same bytes: the trial installs the wheel beside a copy of this environment's
+packages, made of hard links, and the two folders then change places in one call of the kernel. Going back is the same
+exchange. So a kill at any step leaves one of two whole programs in place, and the other one beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from gateway.commands.operation_commands import call_operation
+from gateway.errors import UserError
+from gateway.home import Home, is_held, schema_of
+from gateway.installation import operator_command, program_version
+from gateway.settings import load_settings
+from gateway.settings.sources import FILE_NAMES, HOME, SECRETS
+from gateway.store.closed_store import read_store
+
+REPLAYED = 100  # newest turns
+_INSTALL_WITHIN = 1_800  # seconds
+_STEP_WITHIN = 600
+_POLL = 2.0  # seconds between two looks at the new program
+_ANSWERS_WITHIN = 90  # seconds, of a start as well
+_GONE_AFTER = 15  # seconds without a process on the home; systemd starts another after five
+_QUEUE_LIMIT = 60  # seconds that the oldest message may wait, where none waited that long before
+_TAIL = 15  # lines of the output of a step that failed
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """How a new program did on a copy of the home."""
+
+    version: str
+    schema_before: str
+    schema_after: str
+    errors: tuple[str, ...]  # of its doctor, that ours does not find
+    replayed: int
+    different: Mapping[str, int]  # turns by what differs: prompt, decisions, parts …
+    failures: Mapping[str, str]  # why a turn could not be run again, by reference
+
+    @property
+    def keeps_schema(self) -> bool:
+        """Return True if the older program can open the home afterwards."""
+        return self.schema_before == self.schema_after
+
+
+def upgrade(source: str, *, is_trial: bool, is_sure: bool, seconds: int) -> int:
+    """Try the program of *source*, a wheel or a commit; without *is_trial*, let it take over. Return the exit code.
+
+    Raises UserError for what cannot be tried, such as a shared store.
+    """
+    if "BUILD_COMMIT" in os.environ:  # our image; in another container, this is an installation as on any machine
+        return _explain_container()
+    settings = load_settings(os.environ)
+    if settings.store.address:
+        raise UserError(
+            "the store is PostgreSQL, which a trial must not change: restore a pg_dump into another database, and start"
+            " the new program on it with PARLOUR_STORE__URL and an empty PARLOUR_HOME"
+        )
+    wheel = Path(source).expanduser()
+    is_wheel = source.endswith(".whl")
+    if is_wheel and not wheel.is_file():
+        raise UserError(f"there is no file {wheel}")
+    if not is_wheel and not (_ROOT / ".git").exists():
+        raise UserError(f"{source!r} is no wheel, and this installation has no git checkout to take a commit from")
+    site = Path(sysconfig.get_path("purelib"))
+    if not is_trial and not (is_wheel and _is_wheel_installation(site)):
+        return _explain_checkout(source)
+    with _trial_folder(site if is_wheel else None) as folder:
+        python = _install_wheel(wheel.absolute(), folder, site) if is_wheel else _install_commit(source, folder)
+        report = try_program(python, folder, Home(settings.home))
+        for row in report_rows(report):
+            typer.echo(row)
+        if report.errors or report.failures:
+            typer.echo("Nothing was changed.")
+            return 1
+        if is_trial:
+            typer.echo("Nothing was changed; without --try, the new program takes over.")
+            return 0
+        if not is_sure:
+            typer.confirm("Let it take over now?", abort=True)
+        before = _ask("status")
+        exchange(site, next((folder / "venv").glob("lib/python*/site-packages")))
+    return _watch_new_program(site, report, Home(settings.home), before, seconds)
+
+
+def go_back() -> int:
+    """Put the program back that was in place before the last upgrade; return the exit code."""
+    site = Path(sysconfig.get_path("purelib"))
+    kept = _kept_of(site)
+    if not kept.is_dir():
+        raise UserError(f"no earlier program is kept in {kept}; only an upgrade by this command keeps one")
+    _put_back(site)
+    return 0
+
+
+# -- the trial ---------------------------------------------------------------------------------------
+
+
+def try_program(python: Path, folder: Path, home: Home) -> TrialReport:
+    """Run the doctor of *python*'s program and the newest turns on a copy of *home* in *folder*, offline."""
+    copy = folder / "home"
+    typer.echo("Copying the home …")
+    archive = folder / "home.tar.gz"
+    call_operation("backup", {"file": str(archive)})
+    found = call_operation("turns find", {"limit": REPLAYED})
+    references = [str(line["reference"]) for line in found if line["outcome"] != "running"]
+    ours = {name for name, level, _ in _findings(Path(sys.executable), os.environ) if level == "FAIL"}
+    environment = {**os.environ, HOME: str(copy), "PARLOUR_WEB__PORT": "0"}  # the running gateway has the port
+    command = (python, "-m", "parlour", "restore", archive, "--yes")
+    _run(command, environment, "the new program cannot restore the copy")
+    archive.unlink()
+    # What a backup leaves out: the trial reads the settings and keys of the home, and is removed with them.
+    for name in (SECRETS, *FILE_NAMES):
+        if (home.path / name).is_dir():
+            shutil.copytree(home.path / name, copy / name, dirs_exist_ok=True)
+        elif (home.path / name).exists():
+            shutil.copy2(home.path / name, copy / name)
+    before = _schema(home)
+    version = _run((python, "-m", "parlour", "--version"), environment, "the new program does not start").strip()
+    errors = [each for each in _findings(python, environment) if each[1] == "FAIL" and each[0] not in ours]
+    different: Counter[str] = Counter()
+    failures: dict[str, str] = {}
+    with typer.progressbar(references, label="Running turns again") as bar:
+        for reference in bar:
+            line, failure = _replay(python, environment, reference)
+            if failure:
+                failures[reference] = failure
+            else:
+                different.update({str(each["where"]).partition(" ")[0] for each in line["differences"]})
+    return TrialReport(
+        version=version.removeprefix("parlour "),
+        schema_before=before,
+        schema_after=_schema(Home(copy)),
+        errors=tuple(f"{name}: {text}" for name, _, text in errors),
+        replayed=len(references) - len(failures),
+        different=dict(different),
+        failures=failures,
+    )
+
+
+def report_rows(report: TrialReport) -> Iterator[str]:
+    """Yield the report as rows of text."""
+    yield f"{program_version()} -> {report.version}"
+    yield f"doctor: {len(report.errors) or 'no'} new error{'' if len(report.errors) == 1 else 's'}"
+    yield from (f"  {each}" for each in report.errors)
+    yield f"turns run again: {report.replayed}, of which differ:"
+    for what, count in sorted(report.different.items()):
+        yield f"  {what}: {count}"
+    if not report.different:
+        yield "  none"
+    for reference, failure in list(report.failures.items())[:_TAIL]:
+        yield f"  {reference} cannot be run again: {failure}"
+    if report.keeps_schema:
+        yield f"the home keeps its schema ({report.schema_before}): the older program can open it again"
+    else:
+        yield (
+            f"the home is migrated ({report.schema_before} -> {report.schema_after}): going back restores the snapshot"
+            " of before, and messages since then are unknown to the bot"
+        )
+
+
+def _replay(python: Path, environment: Mapping[str, str], reference: str) -> tuple[Mapping[str, Any], str]:
+    """Return the report of one turn, or the reason why it cannot be made."""
+    done = _call((python, "-m", "parlour", "replay", reference, "--json"), environment)
+    with suppress(ValueError, IndexError):
+        if done.returncode in (0, 1):
+            return json.loads(done.stdout.splitlines()[-1]), ""
+    # What retention or an erasure has removed is no fault of the program's.
+    why = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or [f"exit code {done.returncode}"]
+    return ({"differences": []}, "") if "not stored" in why[0] else ({}, why[0])
+
+
+def _findings(python: Path, environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    done = _call((python, "-m", "parlour", "doctor", "--offline", "--json"), environment)
+    found = []
+    for row in done.stdout.splitlines():
+        with suppress(ValueError, KeyError):
+            line = json.loads(row)
+            found.append((str(line["name"]), str(line["level"]), str(line["text"])))
+    if not found:
+        raise UserError(f"`{python} -m parlour doctor --offline` failed:\n{_tail(done)}")
+    return found
+
+
+def _schema(home: Home) -> str:
+    """Return the numbers of the home's schema and of its journal's."""
+    number = read_store(home.journal, "", lambda database: database.execute("PRAGMA user_version").fetchone()[0])
+    return f"{schema_of(home)}/{number}"
+
+
+# -- two programs ------------------------------------------------------------------------------------
+
+
+def exchange(site: Path, fresh: Path) -> None:
+    """Give *site* the packages of *fresh*, and keep those of before beside it. Raises UserError."""
+    kept = _kept_of(site)
+    shutil.rmtree(kept, ignore_errors=True)
+    fresh.rename(kept)
+    _swap(site, kept)
+
+
+def _swap(first: Path, second: Path) -> None:
+    """Let two folders change places at once. Raises UserError where the file system cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE):
+        raise UserError(f"{first} and {second} cannot change places ({os.strerror(ctypes.get_errno())})")
+
+
+def _put_back(site: Path) -> None:
+    kept = _kept_of(site)
+    _swap(site, kept)
+    shutil.rmtree(kept, ignore_errors=True)
+    typer.echo(f"The earlier program is back: {_restart()}.")
+
+
+def _kept_of(site: Path) -> Path:
+    return site.with_name("site-packages.before-upgrade")
+
+
+def _watch_new_program(
+    site: Path, report: TrialReport, home: Home, before: Mapping[str, Any] | None, seconds: int
+) -> int:
+    """Restart the gateway with the new program, and go back if it does not come up, ends or falls behind."""
+    typer.echo(f"{report.version} is in place: {_restart()}.")
+    back = operator_command("upgrade --back")
+    if before is None:
+        typer.echo(f"No gateway ran, so nothing is watched. `{back}` goes back.")
+        return 0
+    trouble = _await_trouble(report.version, home, before, seconds)
+    if not trouble:
+        typer.echo(f"All is well. `{back}` goes back while the program of before is kept.")
+        return 0
+    if not report.keeps_schema:
+        typer.echo(f"{trouble}, and the home is migrated. To go back: `{back}`, then what the next start prints.")
+        return 1
+    typer.echo(f"{trouble}: going back.")
+    _put_back(site)
+    return 1
+
+
+def _await_trouble(version: str, home: Home, before: Mapping[str, Any], seconds: int) -> str:
+    """Watch the gateway until it has been up for *seconds*; return the first trouble, or ""."""
+    longest = max(_QUEUE_LIMIT, 2 * float(before.get("oldest_seconds") or 0))
+    now = time.monotonic()
+    answered, held, up_since = now, now, None
+    with typer.progressbar(length=seconds, label="Watching it") as bar:
+        while up_since is None or now - up_since < seconds:
+            status = _ask("status")
+            now = time.monotonic()
+            if is_held(home):
+                held = now
+            if status is not None and status["version"] == version and status["since"] != before["since"]:
+                answered, up_since = now, up_since or now
+                waits = float(status.get("oldest_seconds") or 0)
+                if waits > longest:
+                    return f"a message waits for {waits:.0f} seconds"
+                bar.update(int(now - up_since) - bar.pos)
+            if now - held > _GONE_AFTER:
+                return "the new program ended"
+            if now - answered > _ANSWERS_WITHIN:
+                return f"the new program has not answered for {_ANSWERS_WITHIN} seconds"
+            time.sleep(_POLL)
+    return ""
+
+
+def _restart() -> str:
+    """Ask the gateway, if one runs, to start again in its process; return the outcome in words."""
+    return "no gateway runs; start it" if _ask("setup restart") is None else "the gateway starts again"
+
+
+def _ask(operation: str) -> Mapping[str, Any] | None:
+    """Return the first line of an operation of the running gateway; None if none answers."""
+    done = _call((sys.executable, "-c", _ASK, operation), os.environ)
+    with suppress(ValueError, IndexError):
+        line: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+        return line
+    return None
+
+
+# A process of its own, so that it is the program in place that asks. Without a gateway it must not open the home, which
+# would migrate it.
+_ASK = """
+import asyncio, json, os, sys
+import parlour
+from gateway.control.gateway_client import connect
+from gateway.home import Home, is_held, schema_of
+from gateway.settings import home_of
+
+async def ask():
+    async with connect(Home(home_of(os.environ))) as client:
+        if client is not None:
+            async for line in client.call(sys.argv[1], {}):
+                print(json.dumps(line), flush=True)
+
+asyncio.run(ask())
+"""
+
+
+def _is_wheel_installation(site: Path) -> bool:
+    return sys.prefix != sys.base_prefix and _ROOT.is_relative_to(site)
+
+
+@contextmanager
+def _trial_folder(site: Path | None) -> Iterator[Path]:
+    """Make a folder for the trial, beside *site* where links into it are needed; it is removed at the end."""
+    lock = os.open(sys.prefix, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder = Path(tempfile.mkdtemp(prefix="parlour-upgrade-", dir=sys.prefix if site else None))
+    except BlockingIOError:
+        os.close(lock)
+        raise UserError("another upgrade of this installation is running") from None
+    except OSError as error:
+        os.close(lock)
+        raise UserError(
+            f"{sys.prefix} cannot be written ({error}): run this as the user who owns both it and the home"
+        ) from None
+    try:
+        yield folder
+    finally:
+        os.close(lock)
+        if site is None:
+            _call(("git", "-C", _ROOT, "worktree", "remove", "--force", folder / "checkout"), os.environ)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _install_wheel(wheel: Path, folder: Path, site: Path) -> Path:
+    """Install *wheel*, with the lock beside it if there is one, over a linked copy of this environment's packages."""
+    typer.echo(f"Installing {wheel.name} beside this program …")
+    venv = folder / "venv"
+    _run((sys.executable, "-m", "venv", "--without-pip", venv), os.environ, "no virtual environment can be made")
+    target = next(venv.glob("lib/python*/site-packages"))
+    target.rmdir()
+    shutil.copytree(site, target, symlinks=True, copy_function=os.link)
+    pip = (venv / "bin/python", "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+    lock = wheel.with_name(f"{'-'.join(wheel.name.split('-')[:2])}.lock")
+    if lock.is_file():
+        locked = (*pip, "--require-hashes", "--only-binary", ":all:", "-r", lock)
+        _run(locked, os.environ, f"the packages of {lock.name} cannot be installed")
+    _run((*pip, "--force-reinstall", "--no-deps", wheel), os.environ, f"{wheel.name} cannot be installed")
+    check = _call((venv / "bin/python", "-m", "pip", "--disable-pip-version-check", "check"), os.environ)
+    # The extras of this installation are not known: what they miss is found by the doctor.
+    needs = [row for row in check.stdout.splitlines() if row.startswith("parlour ")]
+    if needs:
+        raise UserError(f"packages are missing, put {lock.name} beside the wheel: {'; '.join(needs)}")
+    return venv / "bin/python"
+
+
+def _install_commit(commit: str, folder: Path) -> Path:
+    """Check *commit* out beside this checkout, and install it as `make install` does."""
+    checkout = folder / "checkout"
+    command = ("git", "-C", _ROOT, "worktree", "add", "--detach", checkout, commit)
+    _run(command, os.environ, f"git knows no commit {commit!r}")
+    typer.echo(f"Installing {commit} beside this program …")
+    _run(("make", "-C", checkout, "install"), os.environ, "`make install` failed there")
+    return checkout / ".venv/bin/python"
+
+
+def _explain_container() -> int:
+    typer.echo(
+        "In a container the image is replaced, from the host:\n"
+        "  git pull && COMMIT=$(git rev-parse --short=8 HEAD) docker compose up --detach --build\n"
+        "and to go back:\n"
+        "  git checkout ORIG_HEAD && COMMIT=$(git rev-parse --short=8 HEAD) docker compose up --detach --build"
+    )
+    return 0
+
+
+def _explain_checkout(source: str) -> int:
+    typer.echo(
+        "Only an installation from a wheel in a virtual environment is replaced by this command. With --try, it tries"
+        f" {source}. Then, in the folder of the checkout:\n"
+        "  git pull && make run\n"
+        "and to go back:\n"
+        "  git checkout ORIG_HEAD && make run"
+    )
+    return 0
+
+
+# -- processes ---------------------------------------------------------------------------------------
+
+
+def _call(command: Sequence[str | Path], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    words = [str(each) for each in command]
+    within = _INSTALL_WITHIN if "install" in words else _STEP_WITHIN
+    try:
+        return subprocess.run(  # noqa: S603 - our own program, git, make and pip; the source is the operator's
+            words,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=within,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(words, 124, "", f"it did not end within {within} seconds")
+    except OSError as error:
+        return subprocess.CompletedProcess(words, 127, "", str(error))
+
+
+def _run(command: Sequence[str | Path], environment: Mapping[str, str], trouble: str) -> str:
+    """Run a step and return its output. Raises UserError with *trouble* and the end of its output."""
+    done = _call(command, environment)
+    if done.returncode:
+        raise UserError(f"{trouble}:\n{_tail(done)}")
+    return done.stdout
+
+
+def _tail(process: subprocess.CompletedProcess[str]) -> str:
+    return "\n".join((process.stderr or process.stdout).strip().splitlines()[-_TAIL:])
