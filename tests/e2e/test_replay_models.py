@@ -290,7 +290,7 @@ async def test_the_console_shows_them_side_by_side(chromium: Browser, tmp_path: 
         await expect(article).to_have_count(1)
         await expect(article.locator("blockquote")).to_have_text("Hello <b>there</b>")
         await expect(article.locator(".answer")).to_have_text(["Hello.", "other: ] Hello <b>there</b>"])
-        await expect(page.get_by_text("1 of 1")).to_be_visible()
+        await expect(page.get_by_text("1 of 1 turns compared; 0 could not be replayed")).to_be_visible()
         await take_picture(page, "console-replay-wide")
         await page.set_viewport_size(PHONE)
         assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]

@@ -1,6 +1,6 @@
 // One's own turns, answered again by another model: both answers side by side, their calls, tokens and cost.
 
-import { ask, count, figures, h, section, time } from "./elements.js";
+import { ask, count, h, section, table, time } from "./elements.js";
 import { call } from "./operations.js";
 
 const DEFAULT_TURNS = 20;
@@ -108,12 +108,21 @@ function totals(line) {
   return [
     section(
       "Sums",
-      figures(
-        ["Compared", `${count(line.compared)} of ${count(line.of)}`],
-        ["Not replayed", count(line.skipped)],
-        ["Without an answer", count(line.failed)],
-        ["Recorded", spentText(line.recorded)],
-        [line.model, spentText(line.other)],
+      h("p", {}, `${count(line.compared)} of ${count(line.of)} turns compared; ${count(line.skipped)} could not be replayed, and ${count(line.failed)} got no answer.`),
+      table(
+        "Tokens and cost",
+        [
+          ["Answers", (each) => each.name],
+          ["Tokens in", (each) => count(each.tokens.input), "number"],
+          ["From the cache", (each) => cachedShare(each.tokens), "number"],
+          ["Tokens out", (each) => count(each.tokens.output), "number"],
+          ["Cost", (each) => dollars(each.cost), "number"],
+        ],
+        [
+          { name: "Recorded", ...line.recorded },
+          { name: line.model, ...line.other },
+        ],
+        "",
       ),
       line.stopped ? h("p", { class: "error" }, `Stopped: ${line.stopped}.`) : null,
     ),
@@ -121,6 +130,8 @@ function totals(line) {
 }
 
 function spentText({ tokens, cost }) {
-  const share = tokens.input ? ` (${Math.floor((100 * tokens.cached) / tokens.input)}% from the cache)` : "";
-  return `${count(tokens.input)} tokens in${share}, ${count(tokens.output)} out, ${cost === null ? "unknown cost" : `$${cost.toFixed(4)}`}`;
+  return `${count(tokens.input)} tokens in (${cachedShare(tokens)} from the cache), ${count(tokens.output)} out, ${dollars(cost)}`;
 }
+
+const cachedShare = ({ cached, input }) => `${input ? Math.floor((100 * cached) / input) : 0}%`;
+const dollars = (cost) => (cost === null ? "unknown cost" : `$${cost.toFixed(4)}`);
