@@ -182,7 +182,7 @@ class McpConnection:
     relay: RequestRelay
     client: Client | None = None
     tools: Mapping[str, tuple[Tool, str]] = field(default_factory=dict)  # with their digests, by name
-    left_out: int = 0  # tools beyond the limits
+    left_out: int = 0  # tools beyond the limits, and those that run only as tasks
     is_stale: bool = False
     opened_at: float = 0.0
     used_at: float = 0.0
@@ -258,7 +258,9 @@ async def _read_tools(client: Client) -> tuple[Mapping[str, tuple[Tool, str]], i
             canonical = _canonical(tool)
             size += len(canonical)
             is_small = len(json.dumps(tool.input_schema)) <= LONGEST_SCHEMA and size <= LONGEST_LIST
-            if not is_small or len(found) >= MOST_TOOLS or tool.name in found:
+            # A plain call of such a tool is an error, and must not be sent (specification 2025-11-25, tasks).
+            is_task = tool.execution is not None and tool.execution.task_support == "required"
+            if not is_small or is_task or len(found) >= MOST_TOOLS or tool.name in found:
                 left_out += 1
                 continue
             found[tool.name] = (tool, hashlib.sha256(canonical).hexdigest())

@@ -118,7 +118,10 @@ class McpOperations(OperationGroup):
         server, left_out = await self._app.mcp.add(name, url, is_private=private)
         for line in self._tool_lines(server):
             yield line
-        beyond = f"{left_out} further tools are left out: a server has at most 64, and 256 KB of texts"
+        beyond = (
+            f"{left_out} further tools are left out: a server has at most 64, and 256 KB of texts; those that run"
+            " only as tasks of the protocol cannot be called"
+        )
         allow = operator_command(f"mcp allow {name} TOOL[,TOOL…]")
         if not server.tools:
             yield {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -233,6 +234,15 @@ async def test_lists_are_bounded(client: McpClient, server: HostileServer) -> No
     pages = iter(range(1_000))
     server.answers["tools/list"] = lambda *_: {"tools": [tool(f"p{next(pages)}")], "nextCursor": "more"}
     assert len((await client.list_tools(address(server)))[0]) == 20
+
+
+async def test_a_tool_that_runs_only_as_a_task_is_left_out(client: McpClient, server: HostileServer) -> None:
+    """As the reference server of the registry lists one: each plain call of it would fail."""
+    path = Path(__file__).parents[2] / "payloads" / "mcp" / "everything_task_tool.json"
+    task = json.loads(path.read_text("utf-8"))
+    server.tools = [task, {**tool("optional"), "execution": {"taskSupport": "optional"}}, tool("plain")]
+    tools, left_out = await client.list_tools(address(server))
+    assert ([each.name for each in tools], left_out) == (["optional", "plain"], 1)
 
 
 async def test_results_are_bounded(client: McpClient, server: HostileServer) -> None:
