@@ -168,11 +168,6 @@ def connection_fault(chain: Sequence[BaseException]) -> FailureCause | None:
     return None
 
 
-def context_limit(text: str) -> int:
-    """Return the limit in tokens that a refusal names; 0 where it names none."""
-    return token_limit(parse_refusal(text))
-
-
 def retry_after(headers: Mapping[str, str], now: datetime) -> timedelta | None:
     """Read Retry-After (seconds or an HTTP date), retry-after-ms, or when a rate limit is reset.
 

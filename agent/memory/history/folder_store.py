@@ -34,6 +34,7 @@ from agent.memory.history.history_files import (
     MARK_FILES,
     NOTE_NAME,
     cursor_of,
+    digest_of,
     import_legacy,
     is_legacy,
     printed_files,
@@ -317,13 +318,13 @@ class FileDocumentStore:
         data = self._read_settled(document_path(self._home, scope, name))
         if data is None:
             return ScopeDocument(name=name, text="", rev="")
-        return ScopeDocument(name=name, text=read_text(data), rev=_rev_of(data))
+        return ScopeDocument(name=name, text=read_text(data), rev=digest_of(data))
 
     def _read_settled(self, path: Path) -> bytes | None:
         """Return the file's bytes once no editor is saving it: some editors empty a file before they write."""
         data = self._disk.load(path)
         for _ in range(_LOOKS):
-            if data is None or _rev_of(data) in self._ours or not _is_fresh(path):
+            if data is None or digest_of(data) in self._ours or not _is_fresh(path):
                 break
             time.sleep(_PAUSE)
             data = self._disk.load(path)
@@ -341,17 +342,17 @@ class FileDocumentStore:
         # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.
         with self._scope_lock(scope):
             now = self._read_settled(path)
-            if ("" if now is None else _rev_of(now)) != was:
+            if ("" if now is None else digest_of(now)) != was:
                 return None
             if not self._replace(path, data, now):
                 return None
-        return ScopeDocument(name=name, text=read_text(data), rev=_rev_of(data))
+        return ScopeDocument(name=name, text=read_text(data), rev=digest_of(data))
 
     def _replace(self, path: Path, data: bytes, was: bytes | None) -> bool:
         """Replace the file's bytes *was*; return False if an editor was faster."""
         if was == data:
             return True
-        self._ours[_rev_of(data)] = None
+        self._ours[digest_of(data)] = None
         return self._disk.swap(path, data, was=was)
 
 
@@ -360,10 +361,6 @@ def _is_fresh(path: Path) -> bool:
         return 0 <= time.time() - path.stat().st_mtime < _SAVING
     except OSError:
         return False
-
-
-def _rev_of(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 # -- folders without a gateway ---------------------------------------------------------------------

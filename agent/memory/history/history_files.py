@@ -173,10 +173,10 @@ class HistoryFiles:
         for name, data in changes.items():
             now = current[name]
             if now and not is_outdated and not name.startswith("."):
-                is_ours = _digest(now) in written.get(name, ()) or (data or b"").startswith(now)
+                is_ours = digest_of(now) in written.get(name, ()) or (data or b"").startswith(now)
                 if not is_ours:
-                    self._disk.replace(folder / f"{name}.edited-{_digest(now)[:8]}", now)
-            written[name] = [_digest(each) for each in (data, now) if each]
+                    self._disk.replace(folder / f"{name}.edited-{digest_of(now)[:8]}", now)
+            written[name] = [digest_of(each) for each in (data, now) if each]
         # Before the files: after a kill in between, both texts are known as ours.
         self._disk.replace(folder / _WRITTEN, encode({name: each for name, each in written.items() if each}))
         for name, data in changes.items():
@@ -199,7 +199,8 @@ def _states(folder: Path) -> dict[str, object]:
     return states
 
 
-def _digest(data: bytes) -> str:
+def digest_of(data: bytes) -> str:
+    """Return the SHA-256 of *data* in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -20,7 +20,7 @@ from agent.llm.model_abilities import (
     take_over_windows,
 )
 from agent.llm.model_client import ModelClient
-from agent.llm.provider_errors import context_limit
+from agent.llm.refusal_text import parse_refusal, token_limit
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from gateway.errors import ContextOverflow
 from gateway.ports.memory import FACTS_EXPIRE
@@ -164,7 +164,7 @@ async def test_a_client_tells_its_windows_what_it_sees() -> None:
 )
 def test_the_limit_is_read_off_what_providers_say(said: str, limit: int) -> None:
     """Each provider has words of its own; where there is no number, none is made up."""
-    assert context_limit(said) == limit
+    assert token_limit(parse_refusal(said)) == limit
 
 
 async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -> None:
