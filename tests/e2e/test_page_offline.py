@@ -62,7 +62,7 @@ async def test_the_last_conversations_are_shown_without_the_server(chromium: Bro
     """The server is gone: page, list and lines are there. It comes back and asks for a login: they are not."""
     async with gateway(home=tmp_path, model=HeldScriptModel("It leaks.", "Mended.")) as up:
         url = up.app.web.url
-        page = await open_chat(chromium, url)
+        page = await open_chat(chromium, url, service_workers="allow")
         await page.evaluate("navigator.serviceWorker.ready.then(() => null)")
         await page.reload()  # its files come by the worker now
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
@@ -88,7 +88,7 @@ async def test_what_is_stored_ends_with_a_login(chromium: Browser) -> None:
     environment = {"PARLOUR_WEB__LOGIN": "always", "PARLOUR_CHANNELS__WEB__ALLOW_FROM": "ann,bob"}
     async with gateway(model=HeldScriptModel("A secret of Ann."), environment=environment) as up:
         channel = up.app.chat_pages[0]
-        page = await open_page(chromium)
+        page = await open_page(chromium, service_workers="allow")
         await page.goto(up.app.web.url)
         await enter(page, await channel.issue_code("ann"))
         await ask(page, "What is it?", "A secret of Ann.")
@@ -109,7 +109,7 @@ async def test_what_is_stored_ends_with_a_login(chromium: Browser) -> None:
 async def test_the_store_is_bounded(chromium: Browser) -> None:
     """Thirty conversations of a megabyte each: ten are kept, each within 100 kB; one that has run out is not shown."""
     async with gateway(model=HeldScriptModel()) as up:
-        page = await open_chat(chromium, up.app.web.url)
+        page = await open_chat(chromium, up.app.web.url, service_workers="allow")
         await page.evaluate(
             """async () => {
                 const module = document.querySelector("script[type=module]").src.replace("app.js", "offline.js");

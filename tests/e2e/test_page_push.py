@@ -199,7 +199,7 @@ async def test_browsers_are_listed_and_withdrawn_in_the_settings(
         channel = page_of(up, server)
         assert channel.push is not None
         await channel.push.add("owner", server.subscribe().facts(name="<img src=x onerror=alert(1)>"), "")
-        page = await open_chat(chromium, up.app.web.url)
+        page = await open_chat(chromium, up.app.web.url, service_workers="allow")
         await page.locator("#settings-open").click()
         section = page.locator("#settings-push")
         await expect(section.locator("li")).to_contain_text("<img src=x onerror=alert(1)>")
