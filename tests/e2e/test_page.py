@@ -471,6 +471,7 @@ async def test_the_keyboard_alone_suffices(chromium: Browser, served: ServedPage
         if name == "quiet":
             await page.keyboard.press("Enter")
     wanted = [
+        "attach",  # below the text, from which the tour begins
         "sidebar-toggle",
         "help",
         "new-chat",
@@ -481,7 +482,6 @@ async def test_the_keyboard_alone_suffices(chromium: Browser, served: ServedPage
         "PRE",
         "scroll",
         "copy",
-        "attach",
         "text",
     ]
     assert [name for name in reached if name in wanted] == wanted
