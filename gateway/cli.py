@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import gateway.operations  # noqa: F401 - declares them
-from gateway.commands.operation_commands import AsJson, Sure, add_commands, call_operation
+from gateway.commands.operation_commands import AsJson, Sure, add_commands, ask_gateway, call_operation, print_json
 from gateway.errors import UserError
 from gateway.journal_file import OpenChoice, StoreKind
 
@@ -41,7 +41,8 @@ class CommandGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the sections."""
-        texts = {name: self.commands[name].get_short_help_str(10_000) for name in self.list_commands(ctx)}
+        shown = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        texts = {name: self.commands[name].get_short_help_str(10_000) for name in shown}
         if ctx.parent is None:
             for title, names in _SECTIONS.items():
                 with formatter.section(title):
@@ -215,6 +216,18 @@ def upgrade(
     if back == bool(source):
         raise UserError("give a wheel or a commit to upgrade to, or --back")
     raise typer.Exit(go_back() if back else upgrade(source, is_trial=is_trial, is_sure=yes, seconds=seconds))
+
+
+@app.command(hidden=True)
+def ask(operation: Annotated[str, typer.Argument(help="Its name, such as status.")]) -> None:
+    """Print the lines of one operation of the running gateway as JSON. Without one, the exit code is 3.
+
+    An upgrade asks the program in place with it, whichever of the two that is: its name and form do not change.
+    """
+    lines = ask_gateway(operation)
+    if lines is None:
+        raise typer.Exit(3)
+    print_json(lines)
 
 
 @app.command("accept-loss")

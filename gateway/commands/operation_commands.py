@@ -21,7 +21,7 @@ from gateway.control.registry import OPERATIONS, CommandArgument, OperationDecla
 from gateway.errors import UserError
 from gateway.home import Home, is_home
 from gateway.logs import configure_logs
-from gateway.settings import Settings, load_settings, secret_values
+from gateway.settings import Settings, home_of, load_settings, secret_values
 from gateway.text.message_text import strip_control_characters
 
 _LONGEST_SECRET = 10_000  # characters
@@ -76,6 +76,16 @@ class _ProgressBar:
         """Leave the line of the bar."""
         if self._bar is not None:
             self._bar.render_finish()
+
+
+def ask_gateway(name: str) -> list[Line] | None:
+    """Return the lines of one operation of the running gateway; None if none runs. The home is not opened."""
+
+    async def collect() -> list[Line] | None:
+        async with connect(Home(home_of(os.environ))) as client:
+            return None if client is None else [line async for line in client.call(name, {})]
+
+    return asyncio.run(collect())
 
 
 async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterator[Line]:

@@ -29,7 +29,7 @@ import typer
 from gateway.commands.operation_commands import call_operation
 from gateway.errors import UserError
 from gateway.home import Home, is_held, schema_of
-from gateway.installation import operator_command, program_version
+from gateway.installation import program_version
 from gateway.settings import load_settings
 from gateway.settings.sources import FILE_NAMES, HOME, SECRETS
 from gateway.store.closed_store import read_store
@@ -243,7 +243,7 @@ def _watch_new_program(
 ) -> int:
     """Restart the gateway with the new program, and go back if it does not come up, ends or falls behind."""
     typer.echo(f"{report.version} is in place: {_restart()}.")
-    back = operator_command("upgrade --back")
+    back = "parlour upgrade --back"
     if before is None:
         typer.echo(f"No gateway ran, so nothing is watched. `{back}` goes back.")
         return 0
@@ -291,30 +291,12 @@ def _restart() -> str:
 
 def _ask(operation: str) -> Mapping[str, Any] | None:
     """Return the first line of an operation of the running gateway; None if none answers."""
-    done = _call((sys.executable, "-c", _ASK, operation), os.environ)
+    # A process of its own: the program in place asks, whose modules are not those of this one any more.
+    process = _call((sys.executable, "-m", "parlour", "ask", operation), os.environ)
     with suppress(ValueError, IndexError):
-        line: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+        line: dict[str, Any] = json.loads(process.stdout.splitlines()[0])
         return line
     return None
-
-
-# A process of its own, so that it is the program in place that asks. Without a gateway it must not open the home, which
-# would migrate it.
-_ASK = """
-import asyncio, json, os, sys
-import parlour
-from gateway.control.gateway_client import connect
-from gateway.home import Home, is_held, schema_of
-from gateway.settings import home_of
-
-async def ask():
-    async with connect(Home(home_of(os.environ))) as client:
-        if client is not None:
-            async for line in client.call(sys.argv[1], {}):
-                print(json.dumps(line), flush=True)
-
-asyncio.run(ask())
-"""
 
 
 def _is_wheel_installation(site: Path) -> bool:
