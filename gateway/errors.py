@@ -2,6 +2,7 @@
 
 ParlourError
 ├── UserError                a person can fix it: the text names the problem and the remedy (exit code 2)
+│   ├── NothingToReplay      a stored turn cannot run again: what it needs never was, or was removed (exit code 4)
 │   ├── SettingsError        a setting is wrong
 │   │   └── LoginRefused     a platform does not accept the token
 │   ├── HomeInUse            another gateway owns the home directory
@@ -48,6 +49,14 @@ class ParlourError(Exception):
 
 class UserError(ParlourError):
     """A person can fix this. The text is one line that names the problem and the remedy."""
+
+    exit_code = 2  # of a command that ends with it
+
+
+class NothingToReplay(UserError):
+    """A stored turn asked no model, or what it needs to run again was erased or removed by age."""
+
+    exit_code = 4
 
 
 class SettingsError(UserError):

@@ -6,18 +6,17 @@ import os
 import sys
 from typing import NoReturn
 
-from gateway.control import OperationFailed
 from gateway.errors import ParlourError, UserError
 from gateway.installation import with_operator_commands
 
 
 def main() -> NoReturn:
-    """Run the command line. A UserError is one line on standard error and exit code 2."""
+    """Run the command line. A UserError is one line on standard error and its exit code, which is 2 for most."""
     try:
         _run_command()
     except UserError as error:
         _print_error(str(error))
-        sys.exit(error.exit_code if isinstance(error, OperationFailed) else 2)
+        sys.exit(error.exit_code)
     except ParlourError as error:
         _print_error(str(error) or type(error).__name__)
         sys.exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
@@ -101,6 +102,12 @@ class ModelClient:
         self._observer = observer
         self.facts = facts or LearnedModels(now=now)
         self.windows = windows or ContextWindows(self.facts)
+
+    def with_recorder(self, recorder: UsageRecorder) -> ModelClient:
+        """Return a client of the same models and facts whose requests *recorder* records."""
+        client = copy.copy(self)
+        client._recorder = recorder  # noqa: SLF001 - of our own copy
+        return client
 
     async def prompt_limit(self) -> int:
         """Return the prompt budget of the first model (units: agent/base/transcript_lines.py)."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from zoneinfo import ZoneInfo
 
 from agent.base.transcript_lines import decode, kind_of, parse_time
 from agent.llm.chat_model import ToolCall
 from agent.memory.storage.stored_sessions import StoredSessions
+from agent.reminders.recurrence import parse_slot, to_utc
 from agent.tools.deferred_tools import inner_call
 from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
@@ -156,9 +157,10 @@ def _line_of(value: object) -> str:
 
 def _reminder_time(arguments: Mapping[str, object], zone: str, language: str) -> str:
     """Return when a reminder comes, in words; "" if its arguments give no time."""
-    at, minutes = parse_time(arguments.get("at")), arguments.get("in_minutes")
-    if arguments.get("at") and at is not None:
-        return format_moment(at.replace(tzinfo=ZoneInfo(zone)), zone, language)
+    at, minutes = arguments.get("at"), arguments.get("in_minutes")
+    if isinstance(at, str):
+        with suppress(ValueError, OverflowError):
+            return format_moment(to_utc(parse_slot(at.strip()), zone), zone, language)
     return translate("steps.in_minutes", language, count=minutes) if isinstance(minutes, int) and minutes > 0 else ""
 
 

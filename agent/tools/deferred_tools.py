@@ -83,11 +83,6 @@ def outer_call(call: ToolCall) -> ToolCall:
     return ToolCall(call.id, USE_TOOL, arguments)
 
 
-def service_of(name: str) -> str:
-    """Return the service of the deferred tool *name*, as the settings name it: the first two parts of three."""
-    return "_".join(name.split("_", 2)[:2])
-
-
 def rank_tools(query: str, tools: Sequence[Tool]) -> Sequence[Tool]:
     """Return those of *tools* that have a word of *query*, the best first: rare words count more, in names most."""
     wanted = _words(query[:_LONGEST_QUERY])

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from agent.base.file_facts import clean
 from agent.base.transcript_lines import estimate_messages
 from agent.llm.chat_model import ToolCall
-from agent.tools.deferred_tools import FIND_TOOLS, FINDERS, USE_TOOL, build_finder, inner_call, outer_call, service_of
+from agent.tools.deferred_tools import FIND_TOOLS, FINDERS, USE_TOOL, build_finder, inner_call, outer_call
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.tool import (
     LONGEST_RESULT,
@@ -42,6 +42,7 @@ from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_s
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.events import AnswerSource
 from gateway.installation import load_entry_points
+from gateway.ports.access import service_of
 from gateway.ports.metrics import MetricsRecorder, TraceSpan
 from gateway.text.message_text import show_json
 from gateway.text.redaction import has_token

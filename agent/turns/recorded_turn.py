@@ -15,7 +15,7 @@ from agent.memory.storage.stored_sessions import RecordedTurn
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import StagedEffects, TurnDraft
 from agent.turns.turn_tools import CallResult, CallReviewer
-from gateway.errors import ParlourError, UserError
+from gateway.errors import NothingToReplay, ParlourError
 from gateway.events import InboundMessage, SessionKey
 from gateway.ports.access import ToolAllowance
 from gateway.ports.journal import InboxRow, Line, TurnLease, TurnStep
@@ -65,26 +65,35 @@ class ReplayStopped(ParlourError):
     """The next request could exceed the bound of a comparison."""
 
 
+@dataclass(slots=True)
+class ReplaySpending:
+    """What requests to another model took, those that failed included."""
+
+    tokens: TokenUsage = field(default_factory=TokenUsage)
+    cost: float | None = 0.0  # US dollars; None = unknown
+
+    def add(self, tokens: TokenUsage, cost: float | None) -> None:
+        """Count a request that was made."""
+        used = self.tokens
+        self.tokens = TokenUsage(used.input + tokens.input, used.output + tokens.output, used.cached + tokens.cached)
+        self.cost = None if self.cost is None or cost is None else self.cost + cost
+
+
 @dataclass(slots=True, kw_only=True)
 class ReplayBudget:
     """The bound of a comparison in US dollars or, without a known price, in tokens; 0 = none."""
 
     usd: float
     tokens: int
-    spent_usd: float = 0.0
-    spent_tokens: int = 0
+    spent: ReplaySpending = field(default_factory=ReplaySpending)
 
     def require(self, expected: TokenUsage, cost: float | None) -> None:
         """Raise ReplayStopped if a request of that size and cost would exceed the bound."""
-        if self.usd and self.spent_usd + (cost or 0.0) > self.usd:
+        if self.usd and (self.spent.cost or 0.0) + (cost or 0.0) > self.usd:
             raise ReplayStopped(f"the next request could exceed the bound of ${self.usd:.2f}")
-        if self.tokens and self.spent_tokens + expected.input + expected.output > self.tokens:
+        used = self.spent.tokens
+        if self.tokens and used.input + used.output + expected.input + expected.output > self.tokens:
             raise ReplayStopped(f"the next request could exceed the bound of {self.tokens:,} tokens")
-
-    def add(self, tokens: TokenUsage, cost: float | None) -> None:
-        """Count a request that was made."""
-        self.spent_usd += cost or 0.0
-        self.spent_tokens += tokens.input + tokens.output
 
 
 @dataclass(slots=True)
@@ -114,16 +123,16 @@ class RecordedLines:
 
     @classmethod
     def read(cls, recorded: RecordedTurn) -> RecordedLines:
-        """Sort the lines. Raises UserError for a turn without a model, and for one whose words were erased."""
+        """Sort the lines. Raises NothingToReplay for a turn without a model or with erased words."""
         block = recorded.block
         lines = [line for line in block.lines if kind_of(line) not in ("end", "notice", "cut")]
         if not any(kind_of(line) == "message" for line in lines):
-            raise UserError(
+            raise NothingToReplay(
                 f"turn {block.turn} asked no model: it is a command or was ended before; there is nothing to replay"
             )
         said = [line for line in lines if kind_of(line) == "message"]
         if any(FORGOTTEN in str(line.get("content")) for line in said):
-            raise UserError(
+            raise NothingToReplay(
                 f"words of turn {block.turn} were erased since (/forget, or a deleted message); it cannot be replayed"
             )
         opening: list[Line] = []
@@ -307,10 +316,8 @@ class CountedModel(RecordedModel):
 
     def __init__(self, model: ModelClient, budget: ReplayBudget | None = None) -> None:
         super().__init__((), model.name)
-        self._model = model
-        self._budget = budget or ReplayBudget(usd=0.0, tokens=0)
-        self.tokens = TokenUsage()
-        self.cost: float | None = 0.0
+        self.spent = ReplaySpending()
+        self._model = model.with_recorder(_CountedCalls(budget or ReplayBudget(usd=0.0, tokens=0), self.spent))
 
     async def window(self) -> int | None:
         """Return the prompt limit of the model."""
@@ -318,14 +325,7 @@ class CountedModel(RecordedModel):
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Ask it. Raises ReplayStopped instead of a request that could exceed the bound."""
-        expected = TokenUsage(request.weight or estimate(request).input, request.max_tokens or _ANSWER_TOKENS)
-        self._budget.require(expected, await self._model.price(expected))
-        reply = await self._model.complete(request, sink=sink)
-        self._budget.add(reply.tokens, reply.cost)
-        used, more = self.tokens, reply.tokens
-        self.tokens = TokenUsage(used.input + more.input, used.output + more.output, used.cached + more.cached)
-        self.cost = None if self.cost is None or reply.cost is None else self.cost + reply.cost
-        return reply
+        return await self._model.complete(request, sink=sink)
 
 
 class UnrecordedCalls:
@@ -354,6 +354,30 @@ class UnrecordedCalls:
 
     def span(self, span: TraceSpan) -> None:
         """Record nothing."""
+
+
+class _CountedCalls(UnrecordedCalls):
+    """The attempts of one turn: a client makes several, and a provider bills those with unusable answers, too."""
+
+    def __init__(self, budget: ReplayBudget, sums: ReplaySpending) -> None:
+        self._budget = budget
+        self._sums = sums
+        self._price: Price | None = None
+
+    async def begin_call(self, request: ChatRequest, model: str, price: Price | None = None) -> CallRecord:  # noqa: ARG002
+        """Return the record of an attempt, one at a time. Raises ReplayStopped if it could exceed the bound."""
+        expected = TokenUsage(request.weight or estimate(request).input, request.max_tokens or _ANSWER_TOKENS)
+        self._budget.require(expected, None if price is None else price(expected))
+        self._price = price
+        return self
+
+    def end(self, usage: ChatReply | None, *, was_refused: bool = False) -> None:  # noqa: ARG002
+        """Count the attempt. One without a usage was refused, or never answered: no tokens are known of it."""
+        if usage is None:
+            return
+        cost = self._price(usage.tokens) if usage.cost is None and self._price is not None else usage.cost
+        for each in (self._budget.spent, self._sums):
+            each.add(usage.tokens, cost)
 
 
 class UncountedToolCalls:

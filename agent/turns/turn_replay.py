@@ -40,7 +40,7 @@ from agent.turns.recorded_turn import (
 from agent.turns.turn import Turn
 from agent.turns.turn_draft import TurnDraft
 from agent.turns.turn_tools import CallReviewer
-from gateway.errors import UserError
+from gateway.errors import NothingToReplay
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports.access import MessageContext
 from gateway.ports.journal import InboxRow, Line, SessionRow, TurnLease
@@ -75,7 +75,7 @@ class TurnReplayer:
     ) -> ReplayReport:
         """Replay *turn*, which ended with *failure* if it got no answer; ask *model* too.
 
-        Raises UserError if the turn is not stored any more, or not completely.
+        Raises NothingToReplay if the turn asked no model, is not stored any more, or not completely.
         """
         lines, context = await self._read(key, scope, turn)
         report = ReplayReport(context.snapshot.model, lines.answer, len(lines.replies))
@@ -95,7 +95,7 @@ class TurnReplayer:
     ) -> ReplayComparison:
         """Let *client* answer *turn* within *budget*, beside the recorded answer.
 
-        Raises UserError as `replay` does, and ReplayStopped at the bound.
+        Raises NothingToReplay as `replay` does, and ReplayStopped at the bound.
         """
         lines, context = await self._read(key, scope, turn)
         other = await self._ask(CountedModel(client, budget), lines, context)
@@ -108,7 +108,7 @@ class TurnReplayer:
         )
 
     async def weigh(self, key: SessionKey, scope: str, turn: str) -> Sequence[TokenUsage]:
-        """Return the estimated tokens of each recorded request of *turn*. Raises UserError as `replay` does."""
+        """Return the estimated tokens of each recorded request of *turn*. Raises NothingToReplay as `replay` does."""
         lines, context = await self._read(key, scope, turn)
         weight, found = self._open(lines, context).prompt.weight, list[TokenUsage]()
         for reply, after in zip(lines.replies, lines.after, strict=True):
@@ -120,7 +120,7 @@ class TurnReplayer:
     async def prompt(self, key: SessionKey, scope: str, turn: str) -> Sequence[Mapping[str, Any]]:
         """Return the messages of the first request of *turn*, rebuilt from the transcript by the code of today.
 
-        Raises UserError as `replay` does.
+        Raises NothingToReplay as `replay` does.
         """
         lines, context = await self._read(key, scope, turn)
         return self._open(lines, context).prompt.messages
@@ -130,7 +130,7 @@ class TurnReplayer:
     async def _read(self, key: SessionKey, scope: str, turn: str) -> tuple[RecordedLines, _ReplayContext]:
         recorded = await self.sessions.find_turn(key, scope, turn)
         if recorded is None:
-            raise UserError(
+            raise NothingToReplay(
                 f"the messages of turn {turn} are not stored any more: they were removed by age"
                 " (memory.retention_days) or erased with their person or conversation"
             )
@@ -157,7 +157,7 @@ class TurnReplayer:
         try:
             snapshot = conversation.snapshot_with(lines.opening, texts)
         except ValueError:
-            raise UserError(
+            raise NothingToReplay(
                 f"the prompt of turn {recorded.block.turn} cannot be rebuilt: the texts of its snapshot"
                 " were removed by age (memory.retention_days) or because words in them were erased"
             ) from None
@@ -213,7 +213,7 @@ class TurnReplayer:
         """Let *model* answer from the same prompt; it gets the recorded results of the same calls."""
         recording = RecordedResults(lines, None, None)
         text = await self._think(replay_client(model), lines, context, recording)
-        return OtherAnswer(model.name, text, recording.calls, model.tokens, model.cost, recording.failure)
+        return OtherAnswer(model.name, text, recording.calls, model.spent.tokens, model.spent.cost, recording.failure)
 
     async def _think(
         self, client: ModelClient, lines: RecordedLines, context: _ReplayContext, recording: RecordedResults

@@ -18,7 +18,7 @@ import typer
 
 from gateway.control import Line, connect
 from gateway.control.registry import OPERATIONS, CommandArgument, OperationDeclaration, Show
-from gateway.errors import UserError
+from gateway.errors import ParlourError, UserError
 from gateway.home import Home, is_home
 from gateway.logs import configure_logs
 from gateway.settings import Settings, home_of, load_settings, secret_values
@@ -232,15 +232,20 @@ def _run_command(rule: OperationDeclaration, values: Mapping[str, Any], as_json:
 
 
 def _run_long_command(rule: OperationDeclaration, arguments: Line, as_json: bool) -> None:
-    """Run an operation with lines of progress; Ctrl-C ends it, and its results until then are printed."""
+    """Run an operation with lines of progress; Ctrl-C or an error ends it, and its results until then are printed."""
     progress, was_interrupted = _ProgressBar(as_json), False
+    failure: ParlourError | None = None
     try:
         call_operation(rule.name, arguments, receive=progress.receive)
     except KeyboardInterrupt:
         was_interrupted = True
+    except ParlourError as error:
+        failure = error
     finally:
         progress.end()
-    if rule.show is not None and not as_json:
+    if rule.show is not None and not as_json and (failure is None or progress.lines):
         print_lines(progress.lines, as_json, rule.show, arguments)
+    if failure is not None:
+        raise failure
     if code := _INTERRUPTED if was_interrupted else rule.exit_code(progress.lines):
         raise typer.Exit(code)

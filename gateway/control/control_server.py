@@ -255,9 +255,9 @@ async def _refuse(request: Request, error: Exception) -> Response:
 def _error_of(name: str, error: Exception) -> tuple[dict[str, Any], int]:
     """Return the message and the HTTP status for an error of an operation; log what the operator cannot fix."""
     if isinstance(error, ParlourError):
-        is_user_error = isinstance(error, UserError)
         text = with_operator_commands(str(error) or type(error).__name__)
-        return {"error": text, "exit_code": 2 if is_user_error else 1}, _BAD_REQUEST if is_user_error else _FAILED
+        code, status = (error.exit_code, _BAD_REQUEST) if isinstance(error, UserError) else (1, _FAILED)
+        return {"error": text, "exit_code": code}, status
     if isinstance(error, HTTPException):
         return {"error": error.detail, "exit_code": 2}, error.status_code
     if isinstance(error, OSError):  # a full disk, or a file that may not be read

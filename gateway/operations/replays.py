@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from gateway.control import Line
 from gateway.control.registry import AuditRule, Call, CommandConfirmation, argument, operation, option, plain
-from gateway.errors import UserError
+from gateway.errors import NothingToReplay, UserError
 from gateway.events import MessagePart, Role, short_turn_id
 from gateway.operations.group import OperationGroup, format_time, parse_chat
 from gateway.ports.access import ACTING
@@ -18,8 +18,9 @@ from gateway.ports.journal import PendingDelivery
 from gateway.store.inspection import TurnQuery, TurnSummary
 
 if TYPE_CHECKING:
+    from agent.llm.chat_model import TokenUsage
     from agent.llm.model_client import ModelClient
-    from agent.turns.recorded_turn import OtherAnswer, ReplayBudget, ReplayReport
+    from agent.turns.recorded_turn import OtherAnswer, ReplayBudget, ReplayReport, ReplaySpending
 
 _MOST_LINES = 40  # of one difference
 _MOST_TURNS = 500  # of one comparison
@@ -64,6 +65,8 @@ def replay_rows(lines: Sequence[Line], arguments: Line) -> Iterable[str]:
 
 def report_rows(lines: Sequence[Line], _: Line) -> Iterable[str]:
     """Yield the report of a replay as rows of text."""
+    if not lines:  # interrupted before it came
+        return
     (line,) = lines
     count = len(line["differences"])
     yield f"{line['turn']}: {line['replies']} recorded answers, {count or 'no'} difference{'' if count == 1 else 's'}"
@@ -188,7 +191,8 @@ class ReplayOperations(OperationGroup):
         """Run a stored turn again with its recorded answers, or the newest turns with another model.
 
         Shows what is different today, or both answers with calls, tokens and cost. Nothing is stored or sent to a chat,
-        and no tool runs. Exit code 1 if something is different.
+        and no tool runs. Exit code 1 if something is different, and 4 if there is nothing to replay: the turn asked no
+        model, its words were erased, or they were removed by age.
         """
         if last:
             if reference:
@@ -204,7 +208,7 @@ class ReplayOperations(OperationGroup):
         app, trace = self._app, await self.find_trace(reference)
         if trace.record is None:
             if not trace.inbox:  # retention or an erasure has removed it
-                raise UserError(f"the messages of turn {trace.turn} are not stored any more")
+                raise NothingToReplay(f"the messages of turn {trace.turn} are not stored any more")
             raise UserError(f"turn {trace.turn} has not ended yet")
         scopes = {row.key: row.scope for row in await app.store.records.sessions()}
         report = await app.replayer.replay(
@@ -253,6 +257,11 @@ class ReplayOperations(OperationGroup):
         if not 1 <= last <= _MOST_TURNS:
             raise UserError(f"name a number of turns from 1 to {_MOST_TURNS}")
         own, accounts = self._own_person()
+        if own and self._app.settings.memory.isolation == "shared":
+            raise UserError(
+                "all chats share one memory here (memory.isolation: shared), so those of one person cannot be told"
+                " apart; compare all of them on the gateway's machine: `parlour replay --model NAME --last 20`"
+            )
         scopes = {row.key: row.scope for row in await self._app.store.records.sessions()}
         query = TurnQuery(chat=parse_chat(chat) if chat else None, accounts=accounts, limit=_SEARCHED)
         found = [
@@ -351,7 +360,7 @@ class ReplayOperations(OperationGroup):
                 if sums.failures_in_a_row == _MOST_FAILURES:
                     sums.stopped = f"{client.name} did not answer {_MOST_FAILURES} turns in a row"
                     break
-            yield sums.line()
+            yield sums.line(budget.spent)
         finally:
             await client.close()
 
@@ -395,9 +404,7 @@ class _Sums:
         self.stopped = ""
         self.failures_in_a_row = 0
         self._counts = {"compared": 0, "skipped": 0, "failed": 0}
-        self._spent: dict[str, dict[str, Any]] = {
-            name: {"tokens": {"input": 0, "output": 0, "cached": 0}, "cost": 0.0} for name in ("recorded", "other")
-        }
+        self._recorded: dict[str, Any] = {"tokens": {"input": 0, "output": 0, "cached": 0}, "cost": 0.0}
 
     def add(self, line: Mapping[str, Any]) -> None:
         """Count one turn."""
@@ -408,14 +415,15 @@ class _Sums:
         has_failed = bool(line["other"]["failure"])
         self._counts["failed"] += has_failed
         self.failures_in_a_row = self.failures_in_a_row + 1 if has_failed else 0
-        for name, sums in self._spent.items():
-            one = line[name]
-            sums["tokens"] = {each: sums["tokens"][each] + one["tokens"][each] for each in sums["tokens"]}
-            sums["cost"] = None if sums["cost"] is None or one["cost"] is None else sums["cost"] + one["cost"]
+        sums, one = self._recorded, line["recorded"]
+        sums["tokens"] = {each: sums["tokens"][each] + one["tokens"][each] for each in sums["tokens"]}
+        sums["cost"] = None if sums["cost"] is None or one["cost"] is None else sums["cost"] + one["cost"]
 
-    def line(self) -> Line:
-        """Return the last line of a comparison."""
-        return {**self._counts, "of": self.total, "model": self.model, "stopped": self.stopped, **self._spent}
+    def line(self, spending: ReplaySpending) -> Line:
+        """Return the last line of a comparison, which cost *spending*: also on a turn that it did not finish."""
+        other = {"tokens": _format_tokens(spending.tokens), "cost": spending.cost}
+        sums = {"recorded": self._recorded, "other": other}
+        return {**self._counts, "of": self.total, "model": self.model, "stopped": self.stopped, **sums}
 
 
 def _require_model(model: str) -> str:
@@ -437,5 +445,9 @@ def _format_call(call: Any) -> dict[str, Any]:
 
 def _format_other(other: OtherAnswer) -> dict[str, Any]:
     calls = [{**_format_call(call), "is_recorded": is_recorded} for call, is_recorded in other.calls]
-    tokens = {name: getattr(other.tokens, name) for name in ("input", "output", "cached")}
+    tokens = _format_tokens(other.tokens)
     return {**asdict(other), "text": other.text[:_LONGEST_TEXT], "tokens": tokens, "calls": calls}
+
+
+def _format_tokens(tokens: TokenUsage) -> dict[str, int]:
+    return {name: getattr(tokens, name) for name in ("input", "output", "cached")}

@@ -58,6 +58,14 @@ class ChatOverride:
 NO_OVERRIDE = ChatOverride()
 
 
+def service_of(name: str) -> str:
+    """Return the service of the tool *name*, by which `allow` and `deny` may name it: the first two parts of three.
+
+    That is the tool itself unless an MCP server has it (``mcp_<server>_<tool>``).
+    """
+    return "_".join(name.split("_", 2)[:2]) if name.startswith("mcp_") else name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageContext:
     """Account, person, memory scope and chat settings of a message.

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from gateway.errors import SettingsError
 from gateway.events import SessionKey
-from gateway.ports.access import NO_OVERRIDE, CapOverrides, ChatOverride
+from gateway.ports.access import NO_OVERRIDE, CapOverrides, ChatOverride, service_of
 from gateway.settings.setting_types import (
     Dollars,
     FrozenModel,
@@ -223,7 +223,9 @@ class ChatOverrides:
 def _narrow(name: str, value: Any, chat_value: Any) -> Any:
     """Return the *value* of a profile's setting; its tools are those that the chat's *chat_value* leaves."""
     if name == "tools.allow" and chat_value is not None:
-        return tuple(each for each in value if each in chat_value)
+        both = ((value, chat_value), (chat_value, value))
+        found = (each for names, other in both for each in names if not {each, service_of(each)}.isdisjoint(other))
+        return tuple(dict.fromkeys(found))
     return (*value, *(chat_value or ())) if name == "tools.deny" else value
 
 

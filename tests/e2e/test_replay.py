@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +14,13 @@ import pytest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from agent.memory.prompt import prompt_snapshot
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
-from gateway.errors import UserError
+from gateway.errors import NothingToReplay, UserError
 from gateway.events import InboundKind, MessagePart, OutboundMessage
 from gateway.operations.replays import report_rows
 from gateway.operations.turns import activity_rows, turn_rows
 from gateway.ports.memory import FileKind
 from tests.fakes.documents import edit_by_hand
+from tests.fakes.gateway import COMMAND
 from tests.fakes.held_model import calls
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -200,7 +202,7 @@ async def test_a_turn_that_was_removed_by_age_is_an_error(
         await parlour.channel.ask("c1", "Hello")
         turn = await newest_turn(parlour)
         await remove(parlour)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(NothingToReplay, match=said):
             await run_again(parlour, turn)
         with pytest.raises(UserError, match="no turn starts with"):
             await run_again(parlour, "t0000")
@@ -216,7 +218,7 @@ async def test_a_turn_whose_message_was_deleted_is_an_error(tmp_path: Path) -> N
         await parlour.channel.say("c1", "", number="m1", revision="2", kind=InboundKind.DELETION)
         await parlour.channel.ask("c1", "And now?")
         newest = await newest_turn(parlour)
-        with pytest.raises(UserError, match="were erased"):
+        with pytest.raises(NothingToReplay, match="were erased"):
             await run_again(parlour, turn)
         for each in (later, newest):
             line = await run_again(parlour, each)
@@ -225,11 +227,20 @@ async def test_a_turn_whose_message_was_deleted_is_an_error(tmp_path: Path) -> N
 
 
 async def test_a_command_has_nothing_to_replay(tmp_path: Path) -> None:
-    """A command asked no model, and the error says so."""
+    """A command asked no model: the error says so, and the exit code tells it from a fault."""
     async with gateway(home=tmp_path / "home", model=scripted("Hello.")) as parlour:
         await parlour.channel.ask("c1", "/help", kind=InboundKind.COMMAND)
-        with pytest.raises(UserError, match="asked no model"):
-            await run_again(parlour, await newest_turn(parlour))
+        turn = await newest_turn(parlour)
+        with pytest.raises(NothingToReplay, match="asked no model"):
+            await run_again(parlour, turn)
+    command = await asyncio.create_subprocess_exec(
+        COMMAND, "replay", turn, "--json",
+        env={"PARLOUR_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await command.communicate()
+    assert (command.returncode, out) == (4, b"")
+    assert b"asked no model" in err
 
 
 async def test_the_activity_names_the_turns_that_failed(tmp_path: Path) -> None:

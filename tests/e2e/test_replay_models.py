@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, expect
 
-from gateway.errors import UserError
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, attach_usage
+from agent.llm.model_client import ModelClient
+from agent.turns.recorded_turn import CountedModel, ReplayBudget, ReplayStopped, UnrecordedCalls
+from gateway.errors import EmptyModelReply, UserError
 from gateway.operations.replays import replay_rows
 from gateway.ports.access import ACTING, actor_outside
 from tests.e2e.browser import take_picture
 from tests.e2e.test_console import PHONE, WIDE
 from tests.e2e.test_replay import look_tool, newest_turn, stored
+from tests.fakes.chat_model import FakeChatModel
 from tests.fakes.gateway import COMMAND
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
@@ -149,6 +153,49 @@ async def test_it_stops_before_the_bound(tmp_path: Path) -> None:
         assert (end["compared"], end["other"]["cost"]) == (4, None)
 
 
+class GarbledModel(FakeChatModel):
+    """A model whose every *nth* request is answered, and whose others cost as much."""
+
+    name = "garbled"
+
+    def __init__(self, nth: int) -> None:
+        self.nth, self.asked = nth, 0
+
+    def price(self, tokens: TokenUsage) -> float | None:
+        """Return a cent for each token."""
+        return (tokens.input + tokens.output) / 100
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer, or raise the error of an empty answer with its usage."""
+        self.asked += 1
+        reply = ChatReply(text="Hello.", tool_calls=(), model=self.name, tokens=TokenUsage(40, 10), cost=0.5)
+        if self.asked % self.nth:
+            raise attach_usage(EmptyModelReply("no text"), reply)
+        return reply
+
+
+async def no_pause(_: float) -> None:
+    """Go on at once."""
+
+
+async def test_failed_requests_count_to_the_bound() -> None:
+    """A provider bills an empty answer as any other: each attempt is within the bound, and in the sums."""
+    nothing, request = UnrecordedCalls(), ChatRequest(turn="t1", messages=(), weight=40, max_tokens=10)
+    model = GarbledModel(2)
+    client = ModelClient([model], recorder=nothing, meter=nothing, pause=no_pause)
+    budget = ReplayBudget(usd=1.5, tokens=0)
+    counted = CountedModel(client, budget)
+    assert (await counted.complete(request)).text == "Hello."
+    assert (model.asked, counted.spent.cost, counted.spent.tokens) == (2, 1.0, TokenUsage(80, 20))
+    again = CountedModel(client, budget)
+    with pytest.raises(ReplayStopped, match=r"bound of \$1\.50"):
+        await again.complete(request)
+    assert (model.asked, again.spent.cost, budget.spent.cost) == (3, 0.5, 1.5)
+    model.asked, by_tokens = 0, ReplayBudget(usd=0.0, tokens=99)
+    with pytest.raises(ReplayStopped, match="bound of 99 tokens"):
+        await CountedModel(client, by_tokens).complete(request)
+
+
 async def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     """Wrong arguments, an empty history, a model that does not answer, and turns that are gone."""
     script: list[ScriptedAnswer] = []
@@ -202,6 +249,25 @@ async def test_at_the_console_everybody_has_their_own_history(tmp_path: Path) ->
         assert len(everything) == 3
 
 
+async def test_with_one_memory_for_all_the_console_says_why_not(tmp_path: Path) -> None:
+    """The chats of one person cannot be told from others there; at the machine they are compared."""
+    async with (
+        open_server(answer) as server,
+        gateway(home=tmp_path / "home", environment=environment(server, PARLOUR_MEMORY__ISOLATION="shared")) as parlour,
+    ):
+        await parlour.channel.ask("ann", "I am Ann", sender="ann")
+        await newest_turn(parlour)
+        token = ACTING.set(actor_outside("pocket:ann"))
+        try:
+            for name in ("replay plan", "replay"):
+                with pytest.raises(UserError, match=r"memory\.isolation: shared.* on the gateway's machine"):
+                    await call(parlour, name, model="other", last=10)
+        finally:
+            ACTING.reset(token)
+        (line,) = turns(await call(parlour, "replay", model="other", last=10))
+        assert line["question"] == "I am Ann"
+
+
 async def test_a_caller_who_leaves_is_billed_no_more(tmp_path: Path) -> None:
     """The request that runs is cancelled, and none follows."""
     late = ScriptedAnswer(text="too late", latency=60.0)
@@ -232,6 +298,7 @@ async def test_the_command_asks_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         settings = environment(server)
         async with gateway(home=home, environment=settings) as parlour:
             await talk(parlour)
+            reference = await newest_turn(parlour)
         asked = len(server.requests)
 
         async def run(*words: str, typed: str = "", until: int = 0) -> tuple[int | None, str, str]:
@@ -256,6 +323,8 @@ async def test_the_command_asks_and_ctrl_c_ends_it(tmp_path: Path) -> None:
         assert (code, "Traceback" in err) == (130, False)
         assert "now, " in out
         assert "interrupted after 1 turns" in out
+        code, out, err = await run(reference, until=len(server.requests) + 1)
+        assert (code, out, "Traceback" in err) == (130, "", False)
         code, out, _ = await run("--last", "1", "--chat", "pocket:b", "--yes", "--json")
         first, end = map(json.loads, out.splitlines())
         assert (code, first["key"], end["compared"]) == (0, "pocket:b", 1)

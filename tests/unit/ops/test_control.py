@@ -16,8 +16,9 @@ import pytest
 
 from gateway.control import LONGEST_LINE, ControlConnection, Conversation, Line, Operation, OperationFailed, connect
 from gateway.control.control_server import ControlServer
-from gateway.errors import StoreUnavailable, UserError
+from gateway.errors import NothingToReplay, StoreUnavailable, UserError
 from gateway.home import Home, hold_lock
+from tests.fakes.gateway import COMMAND
 
 
 async def count(arguments: Line) -> AsyncIterator[Line]:
@@ -49,6 +50,12 @@ async def mistake(_: Line) -> AsyncIterator[Line]:
     yield {}
 
 
+async def nothing(_: Line) -> AsyncIterator[Line]:
+    """Find a turn that cannot be replayed."""
+    raise NothingToReplay("the messages are not stored any more")
+    yield {}
+
+
 async def late(_: Line) -> AsyncIterator[Line]:
     """Fail behind a line."""
     yield {"n": 0}
@@ -77,6 +84,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "count": count,
     "odd lines": odd,
     "mistake": mistake,
+    "nothing": nothing,
     "late": late,
     "store down": store_down,
     "bug": bug,
@@ -182,7 +190,9 @@ async def test_a_mistake_behind_a_line_arrives_too(home: Home) -> None:
             await anext(lines)
 
 
-@pytest.mark.parametrize(("name", "status", "exit_code"), [("mistake", 400, 2), ("store down", 500, 1)])
+@pytest.mark.parametrize(
+    ("name", "status", "exit_code"), [("mistake", 400, 2), ("nothing", 400, 4), ("store down", 500, 1)]
+)
 async def test_an_error_is_a_status_a_line_and_an_exit_code(home: Home, name: str, status: int, exit_code: int) -> None:
     """Another client than the command line sees by the status that it failed, and the exit code is the command's."""
     async with serving(home):
@@ -194,6 +204,47 @@ async def test_an_error_is_a_status_a_line_and_an_exit_code(home: Home, name: st
             assert response.status_code == status
             assert "`parlour " not in response.text  # the console shows it: a command is named as it works here
             assert response.json() == {"error": str(caught.value), "exit_code": exit_code}
+
+
+async def test_what_was_compared_before_an_error_is_printed(home: Home) -> None:
+    """The turns that were paid for, then the error; without any, that alone."""
+    spent = {"tokens": {"input": 9, "output": 1, "cached": 0}, "cost": 0.5}
+    turn = {
+        "turn": "t1",
+        "reference": "t1",
+        "at": "2026-11-30T02:00:00Z",
+        "key": "web:ann",
+        "skipped": "",
+        "calls": [],
+        "question": "Hello",
+        "model": "usual",
+        "answer": "Hello Ann.",
+        "recorded": spent,
+        "other": {**spent, "model": "other", "text": "Good day.", "calls": [], "failure": ""},
+    }
+    lines: list[Line] = [{"done": 0, "of": 3}, turn, {"done": 1, "of": 3}]
+
+    async def replay(_: Line) -> AsyncIterator[Line]:
+        for line in lines:
+            yield line
+        raise StoreUnavailable("the store is down")
+
+    async def run() -> tuple[int | None, str, str]:
+        process = await asyncio.create_subprocess_exec(
+            COMMAND, "replay", "--model", "other", "--last", "3", "--yes",
+            env={"PARLOUR_HOME": str(home.path), "PATH": "/usr/bin:/bin"},
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        out, err = await process.communicate()
+        return process.returncode, out.decode(), err.decode()
+
+    async with serving(home, replay=replay):
+        code, out, err = await run()
+        assert (code, err) == (1, "parlour: the store is down\n")
+        assert "Good day." in out
+        assert "interrupted after 1 turns" in out
+        lines.clear()
+        assert await run() == (1, "", "parlour: the store is down\n")
 
 
 async def test_one_operation_is_one_route(home: Home) -> None:

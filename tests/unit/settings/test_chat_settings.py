@@ -12,7 +12,14 @@ import agent.commands.settings
 from gateway.backup import redact_settings
 from gateway.events import SessionKey
 from gateway.settings import Settings, check_settings
-from gateway.settings.chat_settings import DEFAULT_WORDS, ChatOverrides, open_chats
+from gateway.settings.chat_settings import (
+    DEFAULT_WORDS,
+    ChatOverrides,
+    ChatSettings,
+    ChatTools,
+    ProfileSettings,
+    open_chats,
+)
 from tests.fakes.settings import kinds
 
 TOOLS = frozenset({"remember", "send_file", "memory_search"})
@@ -111,6 +118,28 @@ def test_a_profile_goes_before_the_places_and_only_takes_tools_away(tmp_path: Pa
     elsewhere = chats.of(SessionKey("slack", "C1"), chosen="cook")
     assert (elsewhere.profile, elsewhere.allow) == ("cook", frozenset({"remember", "send_file"}))
     assert chats.of(SessionKey("slack", "C1"), chosen="clerk") == ChatOverrides({}).of(owner)
+
+
+@pytest.mark.parametrize(
+    ("chat", "profile", "both"),
+    [
+        ("mcp_gh, remind", "mcp_gh_list", "mcp_gh_list"),
+        ("mcp_gh_list", "mcp_gh, remind", "mcp_gh_list"),
+        ("mcp_gh, mcp_cal_add", "mcp_gh, mcp_cal", "mcp_gh mcp_cal_add"),
+        ("mcp_gh_list", "mcp_gh_close", ""),
+        ("mcp_gh", "mcp_ghost_list", ""),
+        ("send_file", "send_file_twice", ""),  # no tools of a service: one is not the other
+    ],
+)
+def test_a_service_in_one_list_stands_for_its_tools_in_the_other(
+    tmp_path: Path, chat: str, profile: str, both: str
+) -> None:
+    """What both allow is left, in whichever form either list names it, and nothing that one of them leaves out."""
+    lists = {name: ChatTools(allow=tuple(text.split(", "))) for name, text in (("chat", chat), ("profile", profile))}
+    chats = ChatOverrides(
+        {"web:ann": ChatSettings(tools=lists["chat"])}, profiles={"cook": ProfileSettings(tools=lists["profile"])}
+    )
+    assert chats.of(SessionKey("web", "ann"), chosen="cook").allow == frozenset(both.split())
 
 
 def test_the_words_for_no_profile_are_those_of_the_commands() -> None:
