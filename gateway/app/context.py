@@ -165,7 +165,7 @@ def limit_retention(settings: Settings, default: timedelta) -> timedelta:
     return min(default, timedelta(days=days)) if days else default
 
 
-PUSH_JOBS: Final = JobKind(name=PUSH, pace=JobPace.TASK, locks_scopes=True)  # has no words, and touches no memory
+PUSH_JOBS: Final = JobKind(name=PUSH, pace=JobPace.PUSH, locks_scopes=True)  # has no words, and touches no memory
 JOB_KINDS: Final = by_name(
     (
         REMEMBER_JOBS,

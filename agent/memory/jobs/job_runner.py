@@ -42,6 +42,7 @@ class JobPace(Enum):
     SLOW = "slow"  # they ask a model: a few at a time, while the token budget allows it
     LONG = "long"  # they read a lot, and ask no model: one at a time
     TASK = "task"  # steps of what a person started: a few at a time, within the caps of that person
+    PUSH = "push"  # short calls of the servers of others, which may hang: many at a time
 
 
 class JobErasure(Enum):
@@ -82,6 +83,7 @@ log = structlog.get_logger(__name__)
 
 AT_ONCE = 2  # slow jobs: turns have priority at the model
 TASKS_AT_ONCE = 4
+_PUSHES_AT_ONCE = 32
 _QUICK_AT_ONCE = 32
 # The wall clock may jump and the machine may sleep, and the token budget has a new day: no event tells of these.
 LONGEST_SLEEP = timedelta(seconds=30)
@@ -149,7 +151,7 @@ class JobRunner:
         self._jobs = jobs
         self._handlers = handlers
         self._kinds = by_name(handlers)
-        self._quick, self._slow, self._long, self._steps = (
+        self._quick, self._slow, self._long, self._steps, self._pushes = (
             tuple(name for name, kind in self._kinds.items() if kind.pace is pace) for pace in JobPace
         )
         self._at_once = at_once
@@ -243,10 +245,11 @@ class JobRunner:
             self._token_budget.reserve(*(job.id for job in slow))
         long = await self._due(self._long, 1 - self._in_slots(self._long))
         steps = await self._due(self._steps, self._tasks_at_once - self._in_slots(self._steps))
-        for job in (*slow, *long, *steps):
+        pushes = await self._due(self._pushes, _PUSHES_AT_ONCE - self._in_slots(self._pushes))
+        for job in (*slow, *long, *steps, *pushes):
             self._running[job.id] = job.kind
             tasks.create_task(self._in_a_slot(job), name=f"{job.kind} {job.scope}")
-        return bool(quick or slow or long or steps)
+        return bool(quick or slow or long or steps or pushes)
 
     async def _startable_jobs(self) -> int:
         """Return the number of slow jobs that may start: free slots, limited by the day's token budget."""

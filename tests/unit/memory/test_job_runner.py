@@ -247,3 +247,22 @@ async def test_a_clock_that_jumps_is_noticed(clock: VirtualClock) -> None:
         ahead = timedelta(days=1)
         await asyncio.sleep(31)
         assert begun == ["a"]
+
+
+async def test_notifications_and_the_steps_of_tasks_do_not_wait_for_each_other(clock: VirtualClock) -> None:
+    """Push services that hang take no slot of a task, and a task that takes long none of theirs."""
+    jobs = FakeJobs()
+    begun: list[str] = []
+
+    async def hang(each: Job) -> None:
+        begun.append(each.id)
+        await asyncio.sleep(60)
+
+    kinds = {JobKind(name=pace.value, pace=pace): hang for pace in (JobPace.TASK, JobPace.PUSH)}
+    for n in range(40):
+        await jobs.put(job(f"push{n}", kind="push"))
+    for n in range(2):
+        await jobs.put(job(f"task{n}", kind="task"))
+    async with at_work(JobRunner(jobs, kinds, tasks_at_once=1, now=lambda: START)):
+        await asyncio.sleep(1)
+        assert [sum(each.startswith(kind) for each in begun) for kind in ("task", "push")] == [1, 32]
