@@ -158,6 +158,9 @@ class PersonPanels(Protocol):
     async def remembered_lines(self, key: SessionKey) -> Sequence[str]:
         """Return the remembered lines, at most `MOST_LINES`, pending writes included."""
 
+    async def last_erasure(self, key: SessionKey) -> str:
+        """Return the name of the last erasure of words from the person's memory, "" for none."""
+
     def search_limitation(self, key: SessionKey) -> str:
         """Return the sentence about a search by words alone, in the chat's language; "" if it is by meaning too."""
 
@@ -219,6 +222,7 @@ class PushOptions:
 
     secret: Callable[[], Awaitable[str]]  # shared by every gateway of the store; raises UserError if it is missing
     contact: str  # the public https address, for push services that want to complain; "" = none
+    is_private: Callable[[], bool]  # True while every visitor of this machine is the owner, without a login
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +238,6 @@ class ChannelContext:
     conversations: ConversationStore | None = None  # for channels where a person has several
     allowed_commands: Callable[[SessionKey, str], Collection[str]] | None = None  # in a direct chat, by its user's role
     panels: PersonPanels | None = None  # for channels that show what is kept of a person
-    has_lost_access: Callable[[str], bool] | None = None  # True if a user is no longer admitted to their direct chat
     is_console_owner: Callable[[str], bool] | None = None  # True if a user may call every operation of the console here
     has_transcription: bool = False  # recordings are transcribed for the model
     language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat

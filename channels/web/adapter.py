@@ -48,7 +48,6 @@ FIRST = "main"  # how the page calls the conversation that is the chat itself
 _CONVERSATION = re.compile(r"[a-z0-9]{16}\Z")
 MOST_DOWNLOADS = 6  # of one person at once, as many as a browser makes
 READS_AT_ONCE, READ_INTERVAL = 20, 2.0  # pages of links that one network reads, then seconds for each
-MOST_WAITING_READERS = 10  # of links, while one is served
 DOCUMENTS_AT_ONCE = 2  # whole conversations that are read: each may be some megabytes
 _LIST_CHANGED = "conversations"  # the frame
 _BUTTONS = 20  # below one message
@@ -90,15 +89,14 @@ class WebChannel(FrameChannel):
         self.sessions = context.sessions
         self.links = SharedLinks(context.state)
         self.reader_paces = ChatRateLimits(READS_AT_ONCE, lambda _: READ_INTERVAL)  # of links, by network
-        self.readers = KeyedSlots(1, waiting_limit=MOST_WAITING_READERS)  # of links
         self.documents = KeyedSlots(DOCUMENTS_AT_ONCE, waiting_limit=10)  # of all visitors
-        self._has_lost_access = context.has_lost_access
         self._shelf = ServedFiles()
         self.downloads = KeyedSlots(MOST_DOWNLOADS, waiting_limit=0)
         self.uploads = WebUploads(context.folder) if context.folder is not None else None
         self.can_record = context.has_transcription and self.uploads is not None
         self.push_after = PUSH_AFTER
         self.push: PushNotifier | None = None
+        self._push_options = context.push
         if context.push is not None:
             http = PublicHttpClient(proxy=context.proxy)
             self.push = PushNotifier(
@@ -162,18 +160,16 @@ class WebChannel(FrameChannel):
         ]
 
     async def forget(self, people: Collection[str] | None) -> None:
-        """Forget last visits, links and browsers of *people*; `None` stands for all people. Raises StoreUnavailable."""
+        """Forget last visits and browsers of *people*; `None` stands for all people. Raises StoreUnavailable."""
         await self.logins.forget_seen(people)
-        await self.links.remove_all(people)
         if self.push is not None:
             await self.push.remove_all(people)
 
     async def log_out(self, who: str) -> int:
-        """End the logins of *who* with their windows, unused codes and links; return the number of browsers."""
+        """End the logins of *who* with their open windows and unused codes; return the number of browsers."""
         ended = await self.logins.end(who)
         for login in ended:
             self._close_windows_of(login)
-        await self.links.remove_all({who})
         if self.push is not None:
             await self.push.remove_logins(who, {login.digest for login in ended})
         return len(ended)
@@ -205,10 +201,6 @@ class WebChannel(FrameChannel):
     def is_owner(self, visitor: WebVisitor) -> bool:
         """Return True if the visitor may use the console of this page as an owner."""
         return self._is_console_owner is not None and self._is_console_owner(visitor.who)
-
-    def has_lost_access(self, who: str) -> bool:
-        """Return True if a user of the page may not write to the bot any more."""
-        return self._has_lost_access is not None and self._has_lost_access(who)
 
     async def close_windows(self, login: StoredLogin) -> None:
         """End *login*, and close what it has open."""
@@ -348,8 +340,10 @@ class WebChannel(FrameChannel):
         return bool(self._people.get(who)) or (self._shared is not None and self._shared.is_watched(chat))
 
     async def _is_login(self, who: str, digest: str) -> bool:
-        login = await self.logins.find_digest(digest) if digest else None
-        return who == OWNER if login is None and not digest else login is not None and login.who == who
+        if not digest:  # added without a login, while the page was this machine's alone
+            return who == OWNER and self._push_options is not None and self._push_options.is_private()
+        login = await self.logins.find_digest(digest)
+        return login is not None and login.who == who
 
     # Conversations.
 

@@ -389,8 +389,12 @@ async def list_conversations(channel: WebChannel, visitor: WebVisitor, _: Reques
     """Return the visitor's conversations, the most recently used first."""
     if channel.conversations is None:
         return JSONResponse({"conversations": []})
-    found = await channel.conversations.list_conversations(_chat(channel, visitor))
-    return JSONResponse({"conversations": [_entry(each) for each in found]}, headers={"Cache-Control": "no-store"})
+    chat = _chat(channel, visitor)
+    found = await channel.conversations.list_conversations(chat)
+    # What a browser stores of conversations is dropped once another erasure is named.
+    erased = "" if channel.panels is None else await channel.panels.last_erasure(chat)
+    facts = {"conversations": [_entry(each) for each in found], "erased": erased}
+    return JSONResponse(facts, headers={"Cache-Control": "no-store"})
 
 
 async def latest_conversation(channel: WebChannel, visitor: WebVisitor) -> str:
@@ -473,7 +477,7 @@ async def create_link(channel: WebChannel, visitor: WebVisitor, request: Request
     if type(days) is not int or days not in LIFETIMES:
         return JSONResponse({}, 400)
     page = None if found is None else await channel.sessions.displayed_page(found.key, turns=LAST_TURNS)
-    turns = [] if page is None else [each.turn for each in page.lines if each.state == "done" and not each.is_press]
+    turns = [] if page is None else [each.turn for each in page.lines if each.state == "done"]
     if not turns:
         return JSONResponse({}, 404)
     try:
@@ -493,13 +497,13 @@ async def withdraw_link(channel: WebChannel, visitor: WebVisitor, request: Reque
 async def show_shared(channel: WebChannel, request: Request) -> Response:
     """Show the conversation of a link, without a login; a network may read a few at once, then one every moment.
 
-    An unknown, withdrawn or expired link and one whose conversation or person's access is gone are the same 404.
+    An unknown, withdrawn or expired link and one whose conversation is gone are the same 404.
     """
-    if channel.reader_paces.of(network_of(_state(request, "address", ""))).try_acquire():
+    if channel.reader_paces.of(network_of(_state(request, "address", ""))).take():
         return _link_answer("Too many requests\n", 429)
     token = request.path_params["token"]
     link = await channel.links.find(token) if len(token) <= LONGEST_TOKEN else None
-    if link is None or channel.has_lost_access(link.who):
+    if link is None:
         return _link_answer("Not found\n", 404)
     person = WebVisitor(link.who)
     found = await _own_conversation(channel, link.who, channel.key_of(person, link.conversation))
@@ -508,7 +512,7 @@ async def show_shared(channel: WebChannel, request: Request) -> Response:
     language = channel.language(person)
     title = found.title or translate("web.first_conversation", language)
     try:
-        async with channel.readers.hold(""):
+        async with channel.documents.hold(""):
             read = await read_conversation(channel.sessions, found.key, title, until=link.turn, longest=LONGEST_SHARED)
             text = await asyncio.to_thread(to_html, read, link.until, language)
     except SlotsTaken:

@@ -177,6 +177,10 @@ class GatewayPersonPanels:
         lines = [_plain(line) for text in texts.values() for line in text.splitlines() if not line.startswith("#")]
         return list(dict.fromkeys(filter(None, lines)))[:MOST_LINES]
 
+    async def last_erasure(self, key: SessionKey) -> str:
+        """Return the name of the last erasure of words from the person's memory, "" for none."""
+        return await self._memory.documents.epoch(self._scope(key))
+
     def search_limitation(self, key: SessionKey) -> str:
         """Return the sentence about a search by words alone, in the chat's language; "" if it is by meaning too."""
         sentence = search_limitation(self._app)

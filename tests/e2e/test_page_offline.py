@@ -21,7 +21,7 @@ STORED = """async () => {
     const cache = await caches.open(names[0]);
     const found = {};
     for (const { url } of await cache.keys()) {
-        found[new URL(url).pathname.replace(/^.*\\/offline\\//, "")] = await (await cache.match(url)).json();
+        found[new URL(url).pathname.replace(/^.*\\/offline\\//, "")] = await (await cache.match(url))?.json();
     }
     return found;
 }"""
@@ -137,4 +137,110 @@ async def test_the_store_is_bounded(chromium: Browser) -> None:
         assert await page.evaluate(shown, [{"who": "owner", "login": "", "until": "2999-01-01T00:00:00Z"}]) == 60
         assert await page.evaluate(shown, [{"who": "owner", "login": "", "until": "2020-01-01T00:00:00Z"}]) == 0
         assert await page.evaluate(shown, [{"who": "bob", "login": "", "until": ""}]) == 0
+        await page.close()
+
+
+OPENED = """async () => {
+    const module = document.querySelector("script[type=module]").src.replace("app.js", "offline.js");
+    const { Offline } = await import(module);
+    window.open = () => new Offline();
+    window.ann = { who: "ann", login: "a", until: "" };
+    const entry = (id) => ({ id, deleted: false });
+    window.list = (erased, ...ids) => JSON.stringify({ erased, conversations: ids.map(entry) });
+    window.line = { id: "1", role: "user", text: "a secret" };
+}"""
+
+
+async def test_no_tab_writes_behind_the_logout_of_another(chromium: Browser) -> None:
+    """A line that waited to be written, a list that came late; and lines of nobody are not the next person's."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url, service_workers="allow")
+        await page.evaluate(OPENED)
+        await page.evaluate(
+            """async () => {
+                const [one, other] = [open(), open()];
+                for (const tab of [one, other]) tab.begin(ann);
+                one.keep("main", [line]);
+                other.forget();
+                one.write("main");
+                one.keepList(list("", "main"));
+                await Promise.all([one.writes, other.writes]);
+            }"""
+        )
+        assert await stored(page) == {}
+        await page.evaluate(
+            """async () => {
+                const tab = open();
+                await tab.put("of/main", [line]);
+                tab.begin({ who: "bob", login: "b", until: "" });
+                await tab.writes;
+            }"""
+        )
+        assert set(await stored(page)) == {"session"}
+        await page.evaluate(
+            """async () => {
+                const tab = open();
+                tab.begin(ann);
+                tab.keep("main", [line]);
+                tab.begin({ who: "bob", login: "b", until: "" });
+                tab.add("main", line);
+                await new Promise((done) => setTimeout(done, 400));
+                await tab.writes;
+            }"""
+        )
+        assert set(await stored(page)) == {"session"}
+        await page.close()
+
+
+async def test_stored_lines_go_with_their_conversation_and_with_an_erasure(chromium: Browser) -> None:
+    """Deleted or missing in the list; after an erasure all, also what another tab still has; and all once run out."""
+    async with gateway(model=HeldScriptModel()) as up:
+        page = await open_chat(chromium, up.app.web.url, service_workers="allow")
+        await page.evaluate(OPENED)
+        steps = """async (step) => {
+            const keep = (tab, ...ids) => ids.forEach((id) => (tab.keep(id, [line]), tab.write(id)));
+            window.tabs ??= [open(), open()];
+            if (step === 0) {
+                for (const tab of tabs) tab.begin(ann);
+                for (const tab of tabs) tab.keepList(list("", "main", "two", "three"));
+                keep(tabs[0], "main", "two", "three");
+            }
+            if (step === 1) tabs[0].keepList(list("", "main", "two"));
+            if (step === 2) {
+                keep(tabs[1], "two");
+                tabs[0].keepList(list("e1", "main", "two"));
+                tabs[1].write("two");
+            }
+            if (step === 3) {
+                tabs[1].keepList(list("e1", "main", "two"));
+                keep(tabs[1], "two");
+            }
+            if (step === 4) {
+                tabs[0].begin({ ...ann, until: "2020-01-01T00:00:00Z" });
+                await tabs[0].read("two");
+            }
+            await Promise.all(tabs.map((tab) => tab.writes));
+        }"""
+        expected = [["main", "three", "two"], ["main", "two"], [], ["two"], []]
+        for step, names in enumerate(expected):
+            await page.evaluate(steps, step)
+            found = await stored(page)
+            assert sorted(name.removeprefix("of/") for name in found if name.startswith("of/")) == names, step
+        assert found == {}
+        await page.close()
+
+
+async def test_an_erasure_reaches_the_browser(chromium: Browser) -> None:
+    """Words of a conversation that is not open are purged: what the browser has stored of it goes, too."""
+    async with gateway(model=HeldScriptModel("Noted.", "Fine.")) as up:
+        page = await open_chat(chromium, up.app.web.url, service_workers="allow")
+        await ask(page, "The code is zebrafish", "Noted.")
+        await page.locator("#new-chat").click()
+        await ask(page, "Good morning", "Fine.")
+        assert "zebrafish" in str(await stored(page))
+        await send_text(page, "/forget zebrafish --purge")
+        await page.locator("#lines").get_by_role("button", name="Yes").click()
+        async with asyncio.timeout(20):
+            while "The code is zebrafish" in str(await stored(page)):
+                await page.evaluate("new Promise((done) => setTimeout(done, 50))")
         await page.close()

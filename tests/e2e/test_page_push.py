@@ -17,6 +17,7 @@ import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from channels.web.adapter import WebChannel
+from channels.web.push import PushNotice
 from gateway.errors import UserError
 from gateway.events import InboundMessage, Sender, SessionKey
 from gateway.i18n import translate
@@ -170,15 +171,20 @@ async def deliver(page: Page, *payloads: str) -> None:
         await session.send("ServiceWorker.deliverPushMessage", {**target, "data": data})
 
 
+async def until(page: Page, condition: str) -> None:
+    """Wait for an expression of the page; its policy forbids `wait_for_function` to evaluate a text again."""
+    async with asyncio.timeout(20):
+        while not await page.evaluate(condition):
+            await page.evaluate("new Promise((done) => setTimeout(done, 50))")
+
+
 async def test_the_worker_shows_what_comes_and_opens_its_conversation(tmp_path: Path) -> None:
     """The push event in Chromium: a notification of the turn, replaced by a later one; a click opens the chat."""
     async with gateway(model=HeldScriptModel()) as up, notifying_page(up.app.web.url, tmp_path) as page:
         payload = {"tag": "t1", "conversation": OTHER, "title": "The roof", "body": "<b>It leaks</b>"}
         await deliver(page, json.dumps(payload), json.dumps(payload | {"body": "It is mended"}), "no JSON")
         ready = "navigator.serviceWorker.ready.then((one) => one.getNotifications())"
-        await page.wait_for_function(
-            f"{ready}.then((all) => all.length === 2 && all.some((one) => /mended/.test(one.body)))"
-        )
+        await until(page, f"{ready}.then((all) => all.length === 2 && all.some((one) => /mended/.test(one.body)))")
         found = await page.evaluate(f"{ready}.then((all) => all.map(({{ title, body, tag }}) => [title, body, tag]))")
         assert sorted(found) == [["Parlour", "", "answer"], ["The roof", "It is mended", "t1"]]
         for tag in ("answer", "t1"):
@@ -188,7 +194,7 @@ async def test_the_worker_shows_what_comes_and_opens_its_conversation(tmp_path: 
                 tag,
             )
         await page.wait_for_url(f"**/#c={OTHER}")
-        await page.wait_for_function(f"{ready}.then((all) => all.length === 0)")
+        await until(page, f"{ready}.then((all) => all.length === 0)")
 
 
 async def test_browsers_are_listed_and_withdrawn_in_the_settings(
@@ -211,3 +217,103 @@ async def test_browsers_are_listed_and_withdrawn_in_the_settings(
         async with aiohttp.ClientSession() as http, http.get(f"{up.app.web.url}worker.js") as answer:
             assert answer.headers["Content-Type"].startswith("text/javascript")
             assert answer.headers["Cache-Control"] == "no-cache"
+
+
+# Chromium subscribes at a service on the internet: this stands for it, and survives a reload as a subscription does.
+_SUBSCRIPTIONS = """(() => {
+    const { key, endpoint, keys } = %s;
+    const found = () => localStorage.getItem("subscribed") && {
+        endpoint,
+        options: { applicationServerKey: Uint8Array.from(atob(key), (letter) => letter.charCodeAt(0)).buffer },
+        toJSON: () => ({ endpoint, keys }),
+        unsubscribe: async () => localStorage.removeItem("subscribed"),
+    };
+    PushManager.prototype.getSubscription = async () => found() || null;
+    PushManager.prototype.subscribe = async () => (localStorage.setItem("subscribed", "yes"), found());
+})()"""
+
+
+async def test_the_next_person_at_a_browser_is_not_notified_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ann had words shown. Her login is ended, or another one comes in: her subscription ends, and Bob has none."""
+    environment = {"PARLOUR_WEB__LOGIN": "always", "PARLOUR_CHANNELS__WEB__ALLOW_FROM": "ann,bob"}
+    async with (
+        push_server(tmp_path, monkeypatch) as server,
+        gateway(model=HeldScriptModel(), environment=environment) as up,
+        notifying_page(up.app.web.url, tmp_path / "browser") as page,
+    ):
+        channel = page_of(up, server)
+        assert channel.push is not None
+        facts = server.subscribe("shared").facts()
+        key = (await channel.push.key()).public.replace("-", "+").replace("_", "/")
+        given = {"key": key + "=" * (-len(key) % 4), "endpoint": facts["endpoint"], "keys": facts["keys"]}
+        await page.add_init_script(_SUBSCRIPTIONS % json.dumps(given))
+        await page.reload()
+        section, entry = page.locator("#settings-push"), page.locator("#settings-push li")
+
+        async def come_in(who: str) -> None:
+            await page.locator("#code").fill(await channel.issue_code(who))
+            await page.locator("#login-form button").click()
+            await expect(page.locator("#leave")).to_have_attribute("title", who)
+            await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+            await page.locator("#settings-open").click()
+
+        await come_in("ann")
+        await section.get_by_role("button", name=translate("web.push_add")).click()
+        await expect(entry).to_have_count(1)
+        async with page.expect_response(lambda answer: answer.request.method == "POST"):
+            await section.get_by_role("checkbox").check()
+        (anns,) = await channel.push.browsers("ann")
+        assert anns.shows_text
+        await page.reload()  # her own is added again, with her choice
+        await page.locator("#settings-open").click()
+        await expect(entry).to_have_count(1)
+        await expect(section.get_by_role("checkbox")).to_be_checked()
+
+        await page.keyboard.press("Escape")
+        await channel.log_out("ann")
+        await expect(page.locator("#login")).to_be_visible()
+        await until(page, "localStorage.getItem('subscribed') === null")
+        await come_in("bob")
+        await expect(section.get_by_role("button", name=translate("web.push_add"))).to_be_visible()
+        await expect(section.locator("input")).not_to_be_checked()
+        assert list(await channel.push.browsers("bob")) == []
+
+        await page.evaluate("localStorage.setItem('subscribed', 'yes')")  # as if the page had not seen Ann's end
+        await page.reload()
+        await page.locator("#settings-open").click()
+        await expect(section.get_by_role("button", name=translate("web.push_add"))).to_be_visible()
+        await until(page, "localStorage.getItem('subscribed') === null")
+        assert list(await channel.push.browsers("bob")) == []
+
+
+async def test_a_notification_behind_a_logout_has_no_words(tmp_path: Path) -> None:
+    """It was on its way when the login ended: the worker asks, and shows that there is something, and no more."""
+    environment = {"PARLOUR_WEB__LOGIN": "always"}
+    payload = json.dumps({"tag": "t1", "conversation": OTHER, "title": "The roof", "body": "It leaks"})
+    ready = "navigator.serviceWorker.ready.then((one) => one.getNotifications())"
+    async with (
+        gateway(model=HeldScriptModel(), environment=environment) as up,
+        notifying_page(up.app.web.url, tmp_path) as page,
+    ):
+        await deliver(page, payload)
+        await until(page, f"{ready}.then((all) => all.length === 1)")
+        found = await page.evaluate(f"{ready}.then((all) => all.map(({{ title, body, tag }}) => [title, body, tag]))")
+        assert found == [["Parlour", "", "answer"]]
+
+
+async def test_a_browser_without_a_login_is_one_of_the_private_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Added while the page needed no login, and removed at the first notification once it needs one."""
+    notice = PushNotice(turn="t1", conversation="main", at=datetime.now(UTC), line="An answer.")
+    async with push_server(tmp_path, monkeypatch) as server:
+        for environment, left in (({}, 1), ({"PARLOUR_WEB__LOGIN": "always"}, 0)):
+            async with gateway(home=tmp_path / "home", model=InstantModel(), environment=environment) as up:
+                channel = page_of(up, server)
+                assert channel.push is not None
+                if not environment:
+                    await channel.push.add("owner", server.subscribe().facts(), "")
+                await channel.push.notify("owner", notice)
+                assert (len(await channel.push.browsers("owner")), len(server.received)) == (left, 1)

@@ -9,7 +9,7 @@ import { Offline } from "./offline.js";
 import { Panels } from "./panels.js";
 import { Drafts, Pending } from "./pending.js";
 import { forgetPictures } from "./pictures.js";
-import { endPush, PushSettings, renewPush, startWorker } from "./push.js";
+import { endPush, PushSettings, startWorker } from "./push.js";
 import { ModelChoice, listenForSettings } from "./settings.js";
 import { Recorder } from "./recorder.js";
 import { Wire } from "./wire.js";
@@ -28,8 +28,11 @@ const chat = new Chat(words, {
   earlier: (before) => wire.send({ type: "look", before }),
   conversation: () => wire.conversation,
 });
-const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn), run, (list) => offline.keepList(list));
+const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn), run, (list) => {
+  if (offline.keepList(list)) wire.send({ type: "look" }); // words were erased: they stand in the lines shown, too
+});
 const offline = new Offline();
+const pushSettings = new PushSettings(words);
 const panels = new Panels(words, run);
 const drafts = new Drafts();
 const menu = new CommandMenu(words, typed);
@@ -69,7 +72,7 @@ const wire = new Wire({
     card.allow(session);
     conversations.load();
     if (session.needs_locale) tellLocale();
-    renewPush();
+    pushSettings.begin(session.who);
     by("leave").hidden = !session.can_leave;
     by("leave").title = session.who;
     by("as-whom").textContent = words.logged_in.replace("{who}", session.who);
@@ -140,7 +143,10 @@ const handlers = {
     }
     welcome();
     panels.refresh();
-    if (frame.kind === "notice") models.read();
+    if (frame.kind === "notice") {
+      models.read();
+      conversations.load(); // it may be about an erasure
+    }
     if (isLanguageChanged && frame.kind === "notice") reload();
     // A Stop is answered with a line if it ended what waited.
     if (stopping && frame.turn === stopping) {
@@ -344,6 +350,7 @@ function showState(state) {
   by("state-text").textContent = words[`state_${known}`];
   if (state === "login") {
     offline.forget();
+    endPush();
     if (!pending) forgetShown(); // it was read from this browser, before the server was reached
     showLogin();
   }
@@ -494,7 +501,6 @@ function post(path, body) {
 }
 
 listenForHelp();
-const pushSettings = new PushSettings(words);
 startWorker((conversation) => conversations.open(conversation));
 listenForSettings(words, (command) => {
   isLanguageChanged = command.startsWith("/language");

@@ -14,23 +14,42 @@ export class Offline {
     this.session = null; // of who is in; nothing is stored before that is known
     this.lines = new Map(); // by conversation, of this visit
     this.timers = new Map();
-    this.writes = Promise.resolve(); // one after the other, or a conversation could be written behind `forget`
+    this.erased = null; // the last erasure that this visit knows of, as the list names it
+    this.writes = Promise.resolve(); // the last one
   }
 
-  /** Note who is in; what is stored of another person, or of another login, is erased. */
+  /** Note who is in; what is stored of another person, of another login, or of nobody, is erased. */
   begin({ who, login, until }) {
     const session = { who, login, until };
+    if (!isSame(this.session, session)) this.drop();
+    this.session = session;
     this.queue(async () => {
-      const stored = await this.get("session");
-      if (stored && (stored.who !== who || stored.login !== login)) await this.erase();
+      if (!isSame(await this.get("session"), session)) await this.erase();
       await this.put("session", session);
     });
-    this.session = session;
   }
 
-  /** Store the list of conversations, a text of JSON. */
-  keepList(list) {
-    if (this.session && bytes(list) <= MOST_BYTES) this.queue(() => this.put("list", JSON.parse(list)));
+  /**
+   * Store the list of conversations, a text of JSON. Lines of conversations that it lacks or has as deleted go, and all
+   * lines after an erasure: it may have been of their words. Return true if it was one of this visit.
+   */
+  keepList(text) {
+    const list = JSON.parse(text);
+    const { erased = "", conversations } = list;
+    const isErased = this.erased !== null && this.erased !== erased;
+    if (isErased) this.drop();
+    this.erased = erased;
+    for (const { id } of conversations.filter((each) => each.deleted)) this.dropLines(id);
+    const left = new Set(conversations.filter((each) => !each.deleted).map((each) => each.id));
+    this.change(async (cache) => {
+      const isBefore = ((await this.get("erased")) ?? "") !== erased;
+      for (const each of await this.conversations()) {
+        if (isBefore || !left.has(each)) await cache.delete(address(`of/${each}`));
+      }
+      await this.put("erased", erased);
+      if (bytes(text) <= MOST_BYTES) await this.put("list", list);
+    });
+    return isErased;
   }
 
   /** Store a conversation as the server has just told it. */
@@ -53,12 +72,12 @@ export class Offline {
   }
 
   write(conversation) {
-    if (!this.session) return;
     let lines = this.lines.get(conversation).slice(-MOST_LINES);
     while (lines.length > 0 && bytes(JSON.stringify(lines)) > MOST_BYTES) lines = lines.slice(1);
     this.lines.set(conversation, lines);
-    this.queue(async () => {
-      const cache = await caches.open(NAME);
+    const { erased } = this;
+    this.change(async (cache) => {
+      if (erased !== null && ((await this.get("erased")) ?? "") !== erased) return; // another tab knows of an erasure
       await cache.delete(address(`of/${conversation}`)); // it is the newest of the store then, whichever tab wrote the others
       await this.put(`of/${conversation}`, lines);
       const all = await this.conversations();
@@ -70,7 +89,11 @@ export class Offline {
   read(conversation) {
     return this.queue(async () => {
       const session = await this.get("session");
-      if (!session || (session.until && new Date(session.until) <= new Date())) return null;
+      if (!session) return null;
+      if (session.until && new Date(session.until) <= new Date()) {
+        await this.erase();
+        return null;
+      }
       const latest = (await this.conversations()).at(-1);
       const list = (await this.get("list")) ?? { conversations: [] };
       return { session, latest, list: JSON.stringify(list), lines: (await this.get(`of/${conversation}`)) ?? [] };
@@ -80,9 +103,20 @@ export class Offline {
   /** Erase everything. */
   forget() {
     this.session = null;
-    this.lines.clear();
-    for (const timer of this.timers.values()) clearTimeout(timer);
+    this.drop();
     return this.queue(() => this.erase());
+  }
+
+  /** Drop what this visit has of conversations, and has not written yet. */
+  drop() {
+    this.erased = null;
+    for (const conversation of [...this.lines.keys()]) this.dropLines(conversation);
+  }
+
+  dropLines(conversation) {
+    clearTimeout(this.timers.get(conversation));
+    this.timers.delete(conversation);
+    this.lines.delete(conversation);
   }
 
   /** The conversations that are stored, the one written last at the end. */
@@ -105,13 +139,24 @@ export class Offline {
     await cache.put(address(name), new Response(JSON.stringify(value), { headers: { "Content-Type": "application/json" } }));
   }
 
+  /** Queue *work* on the store, unless that is of another login by then, or of none: another tab may have ended ours. */
+  change(work) {
+    const { session } = this;
+    if (!session) return;
+    this.queue(async () => {
+      if (isSame(await this.get("session"), session)) await work(await caches.open(NAME));
+    });
+  }
+
+  /** Queue *work* behind that of every tab: none can write between another's look at the session and its erasure. */
   queue(work) {
-    if (!("caches" in window)) return Promise.resolve(null); // an address without TLS
-    this.writes = this.writes.then(work).catch(() => null); // storage is full or forbidden
+    if (!("caches" in window && "locks" in navigator)) return Promise.resolve(null); // an address without TLS
+    this.writes = navigator.locks.request(NAME, work).catch(() => null); // storage is full or forbidden
     return this.writes;
   }
 }
 
 const address = (name) => new URL(`offline/${name}`, home).href;
+const isSame = (one, other) => one?.who === other.who && one.login === other.login;
 const bytes = (text) => new TextEncoder().encode(text).length;
 const plain = (line) => Object.fromEntries(KEPT.filter((name) => line[name] !== undefined).map((name) => [name, line[name]]));

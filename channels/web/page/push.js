@@ -19,13 +19,7 @@ async function current() {
   return (await registration?.pushManager?.getSubscription()) ?? null;
 }
 
-/** Say again that this browser has notifications: its push service may have given it another address since. */
-export async function renewPush() {
-  const subscription = await current().catch(() => null);
-  if (subscription && Notification.permission === "granted") await tell(subscription, showsText(), "").catch(() => null);
-}
-
-/** End this browser's subscription, before the login ends. */
+/** End this browser's subscription: before the login ends, or once it has ended. */
 export async function endPush() {
   const subscription = await current().catch(() => null);
   await subscription?.unsubscribe().catch(() => null);
@@ -35,14 +29,32 @@ export async function endPush() {
 export class PushSettings {
   constructor(words) {
     this.words = words;
+    this.who = "";
     this.section = document.getElementById("settings-push");
     this.list = this.section.querySelector("ul");
     this.line = this.section.querySelector("[role=status]");
     this.button = this.section.querySelector("button");
     this.box = this.section.querySelector("input");
-    this.box.checked = showsText();
     this.button.addEventListener("click", () => this.add());
     this.box.addEventListener("change", () => this.choose());
+  }
+
+  /**
+   * Note who is in. Their own subscription is added again, because its push service may have given it another address;
+   * another person's ends.
+   */
+  async begin(who) {
+    this.who = who;
+    const chosen = choice();
+    this.box.checked = chosen.who === who && chosen.shows_text;
+    if (chosen.who !== who) {
+      await endPush();
+      return;
+    }
+    const subscription = await current().catch(() => null);
+    if (subscription && Notification.permission === "granted") {
+      await tell(subscription, chosen.shows_text, "").catch(() => null);
+    }
   }
 
   async show(line = "") {
@@ -86,6 +98,7 @@ export class PushSettings {
   async subscribe() {
     try {
       if ((await Notification.requestPermission()) !== "granted") return this.words.push_denied;
+      store(this.who, this.box.checked);
       const registration = await navigator.serviceWorker.ready;
       const known = await registration.pushManager.getSubscription();
       if (known && bytesToText(known.options.applicationServerKey) !== this.key) await known.unsubscribe();
@@ -97,7 +110,7 @@ export class PushSettings {
   }
 
   async choose() {
-    store(this.box.checked);
+    store(this.who, this.box.checked);
     const subscription = await current().catch(() => null);
     if (subscription) await this.show(await tell(subscription, this.box.checked, this.words.push_bad).catch(() => this.words.panel_failed));
   }
@@ -137,20 +150,21 @@ function textToBytes(text) {
   return Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
 }
 
-const SHOWS_TEXT = `parlour.push-text.${new URL(".", document.baseURI).pathname}`;
+const CHOICE = `parlour.push.${new URL(".", document.baseURI).pathname}`;
 
-function showsText() {
+/** Who switched notifications on in this browser, and with words or not. */
+function choice() {
   try {
-    return localStorage.getItem(SHOWS_TEXT) === "yes";
+    return JSON.parse(localStorage.getItem(CHOICE)) ?? {};
   } catch {
-    return false;
+    return {};
   }
 }
 
-function store(isShown) {
+function store(who, shows_text) {
   try {
-    localStorage.setItem(SHOWS_TEXT, isShown ? "yes" : "no");
+    localStorage.setItem(CHOICE, JSON.stringify({ who, shows_text }));
   } catch {
-    // Storage is full or forbidden: notifications say little, as they do by default.
+    // Storage is full or forbidden: notifications end with this visit, for nobody knows whose they are.
   }
 }

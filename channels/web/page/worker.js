@@ -2,6 +2,7 @@
 // It stores files of the page alone. What people said is stored by the page (offline.js), which knows whose it is.
 
 const MOST_FILES = 60; // of the page, in two versions at most
+const ASKED_WITHIN = 5000; // milliseconds
 const home = new URL("./", self.location).href;
 const SHELL = `parlour-shell ${home}`; // several pages may share an origin
 
@@ -61,6 +62,7 @@ async function announce(data) {
   } catch {
     // Not ours: it is shown without its words.
   }
+  if (await hasEnded()) notice = {};
   const { title = "Parlour", body = "", tag = "answer", conversation = "main" } = notice;
   await self.registration.showNotification(String(title), {
     body: String(body),
@@ -69,6 +71,13 @@ async function announce(data) {
     badge: `${home}assets/icon-192.png`,
     data: { conversation: String(conversation) },
   });
+}
+
+/** True when the server says that nobody is in: a notification on its way was for a login that has ended. */
+async function hasEnded() {
+  const options = { cache: "no-store", signal: AbortSignal.timeout(ASKED_WITHIN) };
+  const answer = await fetch(`${home}session`, options).catch(() => null);
+  return answer?.status === 401;
 }
 
 self.addEventListener("notificationclick", (event) => {
