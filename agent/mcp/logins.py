@@ -404,7 +404,8 @@ class PersonLogins:
         """Replace the leased row by one with new tokens, or by one that is over; False: by one that is neither.
 
         If the row has changed, the person has signed out or in again, or the lease has ended: it stays as it is. But
-        new tokens also replace the old ones if another gateway was refused with those after the lease.
+        new tokens also replace the old ones if another gateway was refused with those after the lease, and are revoked
+        if no row is left.
         """
         ended = replace(leased, lease="", leased_until=0.0)
         result = replace(ended, is_over=True)
@@ -419,20 +420,27 @@ class PersonLogins:
             else:
                 sealed = self._seal_tokens(_sealed(server, found), row)
                 result = replace(ended, sealed=sealed, expires=self._token_end(found))
-        for is_last in [False] * _STORE_TRIES + [True]:
+        if not await self._store_refreshed(row, leased, result):  # who removed the row has revoked the old token
+            await self._revoke(server, row, result.to_json())
+        return is_available
+
+    async def _store_refreshed(self, row: str, leased: _LoginRow, result: _LoginRow) -> bool:
+        """Replace the leased row by *result*; False if that has new tokens and no row is left."""
+        is_new, tries = result.sealed != leased.sealed, 0
+        while True:
             try:
                 before: str | None = leased.to_json()
                 while before is not None and not await self._state.replace(row, before, result.to_json()):
-                    before = await self._state.load(row) if result.sealed != leased.sealed else None
+                    before = await self._state.load(row) if is_new else None
                     if before is not None and _LoginRow(**json.loads(before)).sealed != leased.sealed:
                         break
             except StoreUnavailable:
-                if is_last:
+                tries += 1
+                if tries > _STORE_TRIES:
                     raise
                 await asyncio.sleep(_STORE_AGAIN)
             else:
-                break
-        return is_available
+                return before is not None or not is_new
 
     async def _newest(self, server: str, account: str) -> tuple[str, str]:
         """Return name and text of the row of the person's latest sign-in; "" without one."""
@@ -451,7 +459,8 @@ class PersonLogins:
 
     def _open_tokens(self, sealed: str, row: str) -> _SealedTokens | None:
         text = self.vault.open(sealed, row)
-        return None if text is None else _SealedTokens(**json.loads(text))
+        value = {} if text is None else json.loads(text)
+        return _SealedTokens(**(value["tokens"] if row.startswith(_PENDING) else value)) if value else None
 
     def _client_secret(self, server: LoginServer) -> str:
         sealed = server.config.secret
@@ -480,20 +489,18 @@ class PersonLogins:
         return [found[name] for name in sorted(found)]
 
     async def sign_out(self, name: str, account: str) -> bool:
-        """Remove the person's login at a server, and take its token back there; False without one."""
+        """Remove the person's login at a server, finished or not, and revoke its token there; False without one."""
         server, is_found = self._server(name), False
         for each in self._accounts(account):
-            row = _login_name(name, each)
-            await self._state.save(f"{_PENDING}{name}/{each}", None)
-            text = await self._state.take(row)
-            if text is None:
-                continue
-            is_found = True
-            await self._revoke(server, row, text)
+            for row in (f"{_PENDING}{name}/{each}", _login_name(name, each)):
+                text = await self._state.take(row)
+                if text is not None:
+                    is_found = True
+                    await self._revoke(server, row, text)
         return is_found
 
     async def _revoke(self, server: LoginServer | None, row: str, text: str) -> bool:
-        """Take the token of a removed login back at the service; False if the service did not confirm it.
+        """Revoke the token of a removed login, finished or not, at the service; False if that was not confirmed.
 
         A service without a revocation endpoint is not asked (RFC 7009 is optional): its tokens end by themselves.
         """
@@ -502,12 +509,14 @@ class PersonLogins:
         try:
             tokens = self._open_tokens(json.loads(text)["sealed"], row)
             if tokens is not None and tokens.is_of(server):
-                secret = self._client_secret(server)
-                await self.client.revoke(server.config, secret, tokens.refresh or tokens.access)
+                await self.client.revoke(server.config, self._client_secret(server), tokens.refresh or tokens.access)
+                return True
+            cause = "sealed with another key" if tokens is None else "of another address, issuer or client"
+            reason = f"its tokens are {cause}"
         except (OAuthFailed, KeyMissing) as failed:
-            log.warning("login.not_revoked", server=server.name, reason=str(failed))
-            return False
-        return True
+            reason = str(failed)
+        log.warning("login.not_revoked", server=server.name, reason=reason)
+        return False
 
     async def forget(
         self,
@@ -532,7 +541,7 @@ class PersonLogins:
                 _, at, account = name.split("/", 2)
                 if (at == server) if server else (accounts is None or account in accounts):
                     text = await self._state.take(name)
-                    if text is not None and prefix == _LOGIN:
+                    if text is not None:
                         revocation = self._revoke(login or self._server(at), name, text)
                         task = asyncio.create_task(revocation, name="login revocation")
                         self._refreshes.add(task)

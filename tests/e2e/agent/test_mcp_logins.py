@@ -16,7 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
+from agent.mcp.logins import LoginNeeded
 from agent.mcp.oauth import OAuthClient, OAuthFailed
 from gateway.admission import AdmissionPolicy
 from gateway.errors import UserError
@@ -34,6 +36,7 @@ pytestmark = pytest.mark.usefixtures("forked_children")
 
 MINE = ("use_tool", '{"name": "mcp_tracker_my_issues", "arguments": {}}')
 CREATE = ("use_tool", '{"name": "mcp_tracker_create_issue", "arguments": {"title": "roof"}}')
+ANN = "pocket%3aann"
 ANYBODY = AdmissionPolicy(channel="pocket", owners=AllAccounts())
 
 
@@ -316,6 +319,84 @@ async def test_signing_out_revokes_and_removes() -> None:
         assert await call(parlour, "mcp remove", name="tracker") == [{"server": "tracker", "unrevoked": 0}]
         assert await state.all("login/") == {}
         assert not server.refreshes
+
+
+@pytest.mark.parametrize("ends", ["/logout", "people forget", "mcp remove"])
+async def test_tokens_of_a_refresh_under_way_are_revoked(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old token is revoked when the login ends, and the new pair when the service has answered."""
+    clock = Clock()
+    async with signed_up(now=clock) as (parlour, server, _):
+        await sign_in(parlour, server, "ann", "ann@tracker")
+        await parlour.idle()
+        clock.passed += timedelta(hours=2)
+        asked, may_answer = asyncio.Event(), asyncio.Event()
+        exchange = server.exchange_refresh_token
+
+        async def answer_late(*given: Any) -> Any:
+            pair = await exchange(*given)
+            asked.set()
+            await may_answer.wait()
+            return pair
+
+        monkeypatch.setattr(server, "exchange_refresh_token", answer_late)
+        refresh = asyncio.create_task(parlour.app.logins.find("tracker", ANN))
+        await asked.wait()
+        await end_login(parlour, ends)
+        assert len(server.refreshes) == 1  # which no row knows yet
+        may_answer.set()
+        with pytest.raises(LoginNeeded):
+            await refresh
+        await parlour.app.logins.close()
+        assert not server.refreshes
+        assert not server.accesses
+
+
+@pytest.mark.parametrize("ends", ["/logout", "people forget", "mcp remove"])
+async def test_tokens_that_wait_for_their_code_are_revoked(ends: str) -> None:
+    """Signed in at the service, and the code of the page was not typed yet."""
+    async with signed_up() as (parlour, server, _):
+        _, page = await open_page(await link(parlour, "ann"))
+        await parlour.idle()
+        assert len(server.refreshes) == 1
+        await end_login(parlour, ends)
+        await parlour.app.logins.close()
+        assert not server.refreshes
+        assert not server.accesses
+        if ends != "mcp remove":
+            assert "wrong, used" in await parlour.channel.ask("ann", typed(page), sender="ann")
+
+
+async def end_login(parlour: InProcessGateway, ends: str) -> None:
+    """End Ann's login in one of the ways to."""
+    if ends == "/logout":
+        assert "signed out" in await parlour.channel.ask("ann", "/logout tracker", sender="ann")
+    elif ends == "people forget":
+        await call(parlour, "people forget", person="pocket:ann")
+    else:
+        await call(parlour, "mcp remove", name="tracker")
+
+
+async def test_tokens_that_cannot_be_opened_are_not_said_to_be_revoked() -> None:
+    """Sealed with another key, or of an address that the server had before: the operator is told the number."""
+    async with signed_up() as (parlour, server, _):
+        state = parlour.app.store.state("mcp/")
+        for who in ("ann", "bob", "carl"):
+            await sign_in(parlour, server, who, f"{who}@tracker")
+        await parlour.idle()
+        texts = await state.all("login/")
+        bob, carl = (f"login/tracker/pocket%3a{who}" for who in ("bob", "carl"))
+        await state.save(bob, json.dumps({**json.loads(texts[bob]), "sealed": json.loads(texts[carl])["sealed"]}))
+        tokens = json.loads(parlour.app.logins.vault.open(json.loads(texts[carl])["sealed"], carl) or "")
+        sealed = parlour.app.logins.vault.seal(json.dumps({**tokens, "url": "https://before.example/mcp"}), carl)
+        await state.save(carl, json.dumps({**json.loads(texts[carl]), "sealed": sealed}))
+        with capture_logs() as logs:
+            assert await call(parlour, "mcp remove", name="tracker") == [{"server": "tracker", "unrevoked": 2}]
+        reasons = sorted(each["reason"] for each in logs if each["event"] == "login.not_revoked")
+        assert reasons == [
+            "its tokens are of another address, issuer or client",
+            "its tokens are sealed with another key",
+        ]
+        assert len(server.refreshes) == 2
 
 
 async def test_a_service_that_revokes_nothing_delays_no_erasure(monkeypatch: pytest.MonkeyPatch) -> None:
