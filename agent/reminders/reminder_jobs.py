@@ -209,27 +209,26 @@ class ReminderJobs:
         return RetryJobLater(timedelta(0), "its target is gone", counts=False)
 
     async def _check_delivery(self, job: Job) -> RetryJobLater | None:
-        """Have a reminder come where it was set, and say so there, if another chat refused what was sent to it.
+        """Have a reminder come where it was set, and say so there, if it could not be delivered in another chat.
 
         As where its person has blocked the bot. Without this the chat would stay silent, and the person would not know.
         """
-        turn, now = str(job.payload["turn"]), self.now()
+        turn, now, to = str(job.payload["turn"]), self.now(), SessionKey.parse(job.payload["to"])
         pending = await self.jobs.pending_in(job.scope)
         rows = [(each, one) for each in pending for one in reminders_in([each]) if one.id == job.payload["r"]]
-        rows = [(each, one) for each, one in rows if one.target is not None]
+        rows = [(each, one) for each, one in rows if one.target is not None and one.target.key == to]
         if not rows:  # stopped, or sent elsewhere since
             return None
         messages = await self.outbox.messages_of(turn)
         states = [row.state for message in messages for row in message.parts]
         if PartState.DEAD in states:
-            home, to = rows[0][1], SessionKey.parse(job.payload["to"])
+            home = rows[0][1]
             await self._say_at_home(
                 job, "reminders.target_refused", home, to, choices=snooze_buttons(home.id, self._language(home))
             )
             log.info("reminder.target_refused", reminder=home.id, channel=to.channel)
             for each, reminder in rows:
-                if reminder.target is not None and reminder.target.key == to:
-                    await self._replace(each, replace(reminder, target=None))
+                await self._replace(each, replace(reminder, target=None))
             return None
         is_sent = bool(states) and {*states} <= {PartState.SENT, PartState.CANCELLED}
         age = now - datetime.fromisoformat(job.payload["at"])

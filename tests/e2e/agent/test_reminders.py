@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.memory.jobs.job_runner import RetryJobLater
 from agent.reminders.reminder import Reminder, reminders_in
+from agent.reminders.reminder_jobs import ReminderJobs
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.errors import ModelFailed
 from gateway.events import InboundKind, Role
@@ -652,10 +654,7 @@ async def test_a_target_that_blocked_the_bot_is_given_up(clock: MovableClock, re
             await ann.move(seconds=10)
         await ann.move(minutes=30)
         (told,) = ann.texts("ann")[before:]
-        assert told == (
-            "`bins` could not be delivered in `Pocket (bob)`: that chat takes no messages from me."
-            " It comes here from now on."
-        )
+        assert told == "`bins` could not be delivered in `Pocket (bob)`. It comes here from now on."
         assert [each.target for each in await ann.reminders()] == [None]
         assert not await ann.inside.app.store.jobs.pending_of("remind-settle")
         await ann.press(f"/reminders snooze {set_.id} 10", chat="ann", sender="ann")
@@ -663,6 +662,40 @@ async def test_a_target_that_blocked_the_bot_is_given_up(clock: MovableClock, re
         assert ann.texts("ann").count("⏰ bins") == 1
         await ann.move(days=1)
         assert sum(text.startswith("⏰ bins") for text in ann.texts("ann")) == (2 if repeat else 1)
+
+
+async def test_a_target_that_was_changed_before_the_watch_is_kept(
+    clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not delivered in the target before does not move it, and nothing says that it does."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        for chat in ("ann", "bob", "boss"):
+            await ann.inside.channel.ask(chat, "hello", sender=chat)
+        for account in ("bob", "boss"):
+            await link(ann.inside, account, "ann")
+        daily = {"at": "2026-11-23T09:00", "repeat": "FREQ=DAILY"}
+        await ann.call("remind", what="bins", **daily, chat="ann", sender="ann")
+        (set_,) = await ann.reminders()
+        await ann.press(f"/reminders to {set_.id} pocket:bob", chat="ann", sender="ann")
+        ann.inside.channel.blocking.add("bob")
+        look = ReminderJobs._check_delivery
+        answers: list[str] = []
+
+        async def look_later(self: ReminderJobs, job: Job) -> RetryJobLater | None:
+            if not answers:  # the watch has begun, and the change does not end it any more
+                answers.append(await ann.press(f"/reminders to {set_.id} pocket:boss", chat="ann", sender="ann"))
+            return await look(self, job)
+
+        monkeypatch.setattr(ReminderJobs, "_check_delivery", look_later)
+        before = len(ann.texts("ann"))
+        await ann.move(hours=21, minutes=41)
+        while not answers or await ann.inside.app.store.jobs.pending_of("remind-settle"):
+            await ann.move(seconds=10)
+        assert ann.texts("ann")[before:] == answers
+        (kept,) = await ann.reminders()
+        assert kept.target is not None
+        assert kept.target.key.channel == "pocket"
+        assert kept.target.key.chat == "boss"
 
 
 async def test_a_delivered_target_is_watched_no_longer(clock: MovableClock) -> None:
