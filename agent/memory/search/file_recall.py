@@ -160,12 +160,16 @@ class FileRecall:
             unread=len(searched) if BUILDING in answer.note else unread,
         )
 
-    async def drop_gone(self, scope: str) -> None:
-        """Remove the texts of removed files from the index of *scope*. No file is read for it."""
+    async def drop_gone(self, scope: str) -> bool:
+        """Remove the texts of removed files from the index of *scope*. No file is read for it.
+
+        Return False if a sync is running, which removes them unless it fails: the caller is to look again.
+        """
         if scope in self._syncs:
-            self._changed.add(scope)  # the running sync removes them, and is not begun again
-            return
+            self._changed.add(scope)  # it is not begun again
+            return False
         await self._drop(scope)
+        return True
 
     async def erase_gone(self, scope: str, epoch: str, *, is_forced: bool = False) -> None:
         """Remove them from the free pages of the index, too, and end the reading of a file that may be gone.

@@ -277,8 +277,11 @@ class ScopeRecall:
         for scope in calm:
             self._changed_files.pop(scope, None)
             try:
-                if self._files is not None:
-                    await self._files.drop_gone(scope)
+                if self._files is not None and not await self._files.drop_gone(scope):
+                    self.note_files(scope)
+            except StoreUnavailable as error:
+                self.note_files(scope)
+                log.info("recall.drops_later", scope=scope, reason=str(error))
             except Exception:  # the boundary of a service: the next search does it
                 log.exception("recall.sync_failed", scope=scope)
 

@@ -21,11 +21,13 @@ from agent.memory.search.embedding import Embedder
 from agent.memory.search.file_recall import FILE_INDEX, FileRecall, SearchedFile
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_index import ScopeIndex
-from gateway.errors import FileUnavailable
+from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
+from gateway.errors import FileUnavailable, StoreUnavailable
 from gateway.ports.journal import Line
 from gateway.store.attachment_store import AttachmentStore
 from gateway.store.files import SqlFiles
 from gateway.store.sql_store import SqlStore
+from tests.fakes.conditions import eventually
 from tests.fakes.recall import LetterEmbedder
 from tests.fakes.sample_archives import epub, text_cell, xlsx
 from tests.fakes.sample_files import pdf
@@ -295,6 +297,60 @@ async def test_a_change_of_files_does_not_begin_the_reading_again(scene: FilesSc
         assert index.execute("SELECT about FROM unit").fetchall() == [("\n2.md",)]
     assert [each for each in scene.reader.read if b"zeppelin" in each] == [b"zeppelin 3", b"zeppelin 2", b"zeppelin 1"]
     assert await scene.places("zeppelin") == ["2.md"]
+
+
+async def test_what_is_deleted_leaves_the_index_though_its_sync_fails(
+    scene: FilesScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is away for the running sync, and for the first look after it: without a search the text goes."""
+    await scene.put("1.md", "heron")
+    await scene.put("0.md", "zeppelin")
+    await scene.close()
+    scene.reader.stop_at = b"heron"
+    scene.open(timeout=0.05)
+    await scene.recall.search(ANN, "zeppelin")
+    await scene.reader.stopped.wait()
+    listing, failures = SqlFiles.files, iter(["the sync", "the look"])
+
+    async def away_at_first(self: SqlFiles, *given: object) -> object:
+        if next(failures, ""):
+            raise StoreUnavailable("the store is away")
+        return await listing(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SqlFiles, "files", away_at_first)
+    index = ScopeRecall(
+        scene.home,
+        memory=RecallEngine(),
+        documents=scene.engine,
+        read_document=str,
+        zone=lambda _: "UTC",
+        history=scene.store.history,
+        files=scene.recall,
+        options=RecallOptions(calm=0.01),
+    )
+    running = asyncio.create_task(index.run())
+
+    def indexed() -> list[str]:
+        with closing(sqlite3.connect(scope_folder(scene.home, ANN) / FILE_INDEX)) as database:
+            return [name for (name,) in database.execute("SELECT about FROM unit")]
+
+    assert "\n0.md" in indexed()
+    await scene.workspace().delete("0.md", key="d")
+    looked, drop_gone = asyncio.Event(), scene.recall.drop_gone
+
+    async def look(scope: str) -> object:
+        looked.set()
+        return await drop_gone(scope)
+
+    monkeypatch.setattr(scene.recall, "drop_gone", look)
+    index.note_files(ANN)
+    await looked.wait()  # while the sync runs
+    scene.reader.gate.set()
+    await eventually(lambda: "\n0.md" not in indexed())
+    assert next(failures, "") == ""
+    running.cancel()
+    await asyncio.wait([running])
+    await index.close()
 
 
 async def test_an_erasure_writes_the_index_anew_once(scene: FilesScene, monkeypatch: pytest.MonkeyPatch) -> None:
