@@ -238,6 +238,7 @@ class ChannelContext:
     conversations: ConversationStore | None = None  # for channels where a person has several
     allowed_commands: Callable[[SessionKey, str], Collection[str]] | None = None  # in a direct chat, by its user's role
     panels: PersonPanels | None = None  # for channels that show what is kept of a person
+    has_lost_access: Callable[[str], bool] | None = None  # True if a user is no longer admitted to their direct chat
     is_console_owner: Callable[[str], bool] | None = None  # True if a user may call every operation of the console here
     has_transcription: bool = False  # recordings are transcribed for the model
     language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat

@@ -274,6 +274,7 @@ class ExportJobs:
     kinds: Mapping[str, JobKind]
     logins: Callable[[str], Awaitable[Sequence[Line]]]  # of a person at services, by account; without their tokens
     browsers: Callable[[str], Awaitable[Sequence[Line]]]  # of a person, that show notifications; without their keys
+    links: Callable[[str], Awaitable[Sequence[Line]]]  # to conversations of a person; without what opens them
     runs: Callable[[Sequence[Job]], Awaitable[Sequence[Line]]]  # of the reminders among jobs
     disk: Disk = field(default_factory=Disk)
 
@@ -359,6 +360,7 @@ class ExportJobs:
                 rows[kind.export].append(job.payload)
         rows["logins.jsonl"] = list(await self.logins(person))
         rows["browsers.jsonl"] = list(await self.browsers(person))
+        rows["shared_links.jsonl"] = list(await self.links(person))
         rows["runs.jsonl"] = list(await self.runs(jobs))
         rows["memory/waiting.jsonl"] = list(await self.staging.records(scope))
         await self.documents.notice(scope)

@@ -48,6 +48,7 @@ FIRST = "main"  # how the page calls the conversation that is the chat itself
 _CONVERSATION = re.compile(r"[a-z0-9]{16}\Z")
 MOST_DOWNLOADS = 6  # of one person at once, as many as a browser makes
 READS_AT_ONCE, READ_INTERVAL = 20, 2.0  # pages of links that one network reads, then seconds for each
+MOST_WAITING_READERS = 10  # of links, while one is served
 DOCUMENTS_AT_ONCE = 2  # whole conversations that are read: each may be some megabytes
 _LIST_CHANGED = "conversations"  # the frame
 _BUTTONS = 20  # below one message
@@ -89,7 +90,9 @@ class WebChannel(FrameChannel):
         self.sessions = context.sessions
         self.links = SharedLinks(context.state)
         self.reader_paces = ChatRateLimits(READS_AT_ONCE, lambda _: READ_INTERVAL)  # of links, by network
+        self.readers = KeyedSlots(1, waiting_limit=MOST_WAITING_READERS)  # of links
         self.documents = KeyedSlots(DOCUMENTS_AT_ONCE, waiting_limit=10)  # of all visitors
+        self._has_lost_access = context.has_lost_access
         self._shelf = ServedFiles()
         self.downloads = KeyedSlots(MOST_DOWNLOADS, waiting_limit=0)
         self.uploads = WebUploads(context.folder) if context.folder is not None else None
@@ -160,16 +163,18 @@ class WebChannel(FrameChannel):
         ]
 
     async def forget(self, people: Collection[str] | None) -> None:
-        """Forget last visits and browsers of *people*; `None` stands for all people. Raises StoreUnavailable."""
+        """Forget last visits, links and browsers of *people*; `None` stands for all people. Raises StoreUnavailable."""
         await self.logins.forget_seen(people)
+        await self.links.remove_all(people)
         if self.push is not None:
             await self.push.remove_all(people)
 
     async def log_out(self, who: str) -> int:
-        """End the logins of *who* with their open windows and unused codes; return the number of browsers."""
+        """End the logins of *who* with their windows, unused codes and links; return the number of browsers."""
         ended = await self.logins.end(who)
         for login in ended:
             self._close_windows_of(login)
+        await self.links.remove_all({who})
         if self.push is not None:
             await self.push.remove_logins(who, {login.digest for login in ended})
         return len(ended)
@@ -201,6 +206,10 @@ class WebChannel(FrameChannel):
     def is_owner(self, visitor: WebVisitor) -> bool:
         """Return True if the visitor may use the console of this page as an owner."""
         return self._is_console_owner is not None and self._is_console_owner(visitor.who)
+
+    def has_lost_access(self, who: str) -> bool:
+        """Return True if a user of the page may not write to the bot any more."""
+        return self._has_lost_access is not None and self._has_lost_access(who)
 
     async def close_windows(self, login: StoredLogin) -> None:
         """End *login*, and close what it has open."""

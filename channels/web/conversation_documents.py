@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 
 from gateway.channel import SessionReader
 from gateway.events import SessionKey
@@ -15,6 +16,8 @@ from gateway.text import sanitize
 
 LONGEST_DOCUMENT = 10_000_000  # characters of texts; the oldest messages beyond are left out
 _TURNS_AT_ONCE = 200
+_SHARED_TURNS_AT_ONCE = 50  # a page of a link is short
+MOST_LATER_TURNS = 2_000  # of a conversation, behind the last turn that a link shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +32,32 @@ class ConversationText:
 async def read_conversation(
     sessions: SessionReader, key: SessionKey, title: str, *, until: str = "", longest: int = LONGEST_DOCUMENT
 ) -> ConversationText:
-    """Read the newest messages of *key*, up to *longest* characters.
+    """Read the newest messages of *key*, at most *longest* characters.
 
-    With *until*, those up to the last one of that turn; none if the turn is gone. Queued messages and presses of
-    buttons are left out.
+    With *until*, those up to the last one of that turn; none if the turn is gone, or more than `MOST_LATER_TURNS` are
+    behind it. Queued messages and presses of buttons are left out.
     """
-    pages: list[Sequence[DisplayedMessage]] = []
-    size, before, is_found = 0, "", not until
-    while True:
-        page = await sessions.displayed_page(key, before, turns=_TURNS_AT_ONCE)
+    found: list[DisplayedMessage] = []  # the newest first
+    size, before, is_found, is_cut = 0, "", not until, False
+    at_once = _SHARED_TURNS_AT_ONCE if until else _TURNS_AT_ONCE
+    for number in count(1):
+        page = await sessions.displayed_page(key, before, turns=at_once)
         if page is None:
             break
         lines = [each for each in page.lines if not each.is_press and each.state == "done"]
         if not is_found:
             last = max((n for n, each in enumerate(lines) if each.turn == until), default=-1)
             is_found, lines = last >= 0, lines[: last + 1]
-        pages.append(lines)
-        size += sum(len(each.text) for each in lines)
+        for line in reversed(lines):
+            size += len(line.text)
+            if size > longest:
+                break
+            found.append(line)
         before = page.before
-        if not before or size > longest:
+        is_cut = bool(before) or size > longest
+        if not before or size > longest or (not is_found and number * at_once >= MOST_LATER_TURNS):
             break
-    return ConversationText(title, [line for lines in reversed(pages) for line in lines], is_cut=bool(before))
+    return ConversationText(title, found[::-1], is_cut=is_cut)
 
 
 def to_markdown(conversation: ConversationText, language: str) -> str:

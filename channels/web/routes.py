@@ -477,7 +477,7 @@ async def create_link(channel: WebChannel, visitor: WebVisitor, request: Request
     if type(days) is not int or days not in LIFETIMES:
         return JSONResponse({}, 400)
     page = None if found is None else await channel.sessions.displayed_page(found.key, turns=LAST_TURNS)
-    turns = [] if page is None else [each.turn for each in page.lines if each.state == "done"]
+    turns = [] if page is None else [each.turn for each in page.lines if each.state == "done" and not each.is_press]
     if not turns:
         return JSONResponse({}, 404)
     try:
@@ -497,13 +497,13 @@ async def withdraw_link(channel: WebChannel, visitor: WebVisitor, request: Reque
 async def show_shared(channel: WebChannel, request: Request) -> Response:
     """Show the conversation of a link, without a login; a network may read a few at once, then one every moment.
 
-    An unknown, withdrawn or expired link and one whose conversation is gone are the same 404.
+    An unknown, withdrawn or expired link and one whose conversation or person's access is gone are the same 404.
     """
-    if channel.reader_paces.of(network_of(_state(request, "address", ""))).take():
+    if channel.reader_paces.of(network_of(_state(request, "address", ""))).try_acquire():
         return _link_answer("Too many requests\n", 429)
     token = request.path_params["token"]
     link = await channel.links.find(token) if len(token) <= LONGEST_TOKEN else None
-    if link is None:
+    if link is None or channel.has_lost_access(link.who):
         return _link_answer("Not found\n", 404)
     person = WebVisitor(link.who)
     found = await _own_conversation(channel, link.who, channel.key_of(person, link.conversation))
@@ -512,7 +512,7 @@ async def show_shared(channel: WebChannel, request: Request) -> Response:
     language = channel.language(person)
     title = found.title or translate("web.first_conversation", language)
     try:
-        async with channel.documents.hold(""):
+        async with channel.readers.hold(""):
             read = await read_conversation(channel.sessions, found.key, title, until=link.turn, longest=LONGEST_SHARED)
             text = await asyncio.to_thread(to_html, read, link.until, language)
     except SlotsTaken:

@@ -1,8 +1,8 @@
 """Links by which one conversation of a person is read without a login, up to its last message when it was shared.
 
-A link is a random token; a note of the channel's state has its SHA-256 with the conversation, the last turn and the
-end. No word is copied: words that are erased from the conversation are gone from the page of the link, too. The page
-has no script, no file, and neither commands, notices and questions nor versions that were replaced.
+A link is a random token; its SHA-256 is in a note of its person, with the conversation, the last turn and the end. No
+word is copied: words that are erased from the conversation are gone from the page of the link, too. The page has no
+script, no file, and neither commands, notices and questions nor versions that were replaced.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import hashlib
 import html
 import json
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 LIFETIMES = (1, 7, 30)  # days that a link can be valid for
 MOST_LINKS = 50  # of one person
-LONGEST_SHARED = 1_000_000  # characters of one page; the oldest messages beyond are left out
-_LINK = "share."
+LONGEST_SHARED = 200_000  # characters of one page; the oldest messages beyond are left out
+_NOTE = "links."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class SharedLink:
 
 
 class SharedLinks:
-    """The links of every person of one page."""
+    """The links of every person of one page: one note for each person, which is changed as a whole."""
 
     def __init__(self, state: SqlChannelState, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._state = state
@@ -53,52 +53,67 @@ class SharedLinks:
 
     async def create(self, who: str, conversation: str, turn: str, days: int) -> tuple[SharedLink, str]:
         """Return a new link, and its token, which is not stored. Raises UserError if *who* has too many."""
-        if len(await self.of_person(who)) >= MOST_LINKS:
-            raise UserError(f"{who} has {MOST_LINKS} links")
         token = _prefix(who) + secrets.token_urlsafe(24)
         now = self._now()
         until = now + timedelta(days=days)
         link = SharedLink(id=_digest(token), who=who, conversation=conversation, turn=turn, at=now, until=until)
-        fields = {
-            "who": who,
-            "conversation": conversation,
-            "turn": turn,
-            "at": now.isoformat(),
-            "until": until.isoformat(),
-        }
-        await self._state.save(_name(who, link.id), json.dumps(fields))
+
+        def add(links: list[SharedLink]) -> list[SharedLink]:
+            if sum(each.who == who for each in links) >= MOST_LINKS:
+                raise UserError(f"{who} has {MOST_LINKS} links")
+            return [*links, link]
+
+        await self._change(_name(who), add)
         return link, token
 
     async def of_person(self, who: str) -> Sequence[SharedLink]:
-        """Return the valid links of *who*, the newest first; the others are removed."""
-        notes = await self._state.all(f"{_LINK}{_prefix(who)}.")
-        found = [_decode(name, value) for name, value in notes.items()]
-        for each in found:
-            if each.until <= self._now():
-                self._state.forget(_name(each.who, each.id))
-        valid = [each for each in found if each.who == who and each.until > self._now()]
-        return sorted(valid, key=lambda each: each.at, reverse=True)
+        """Return the valid links of *who*, the newest first; expired ones are removed."""
+        await self._change(_name(who), lambda links: links)
+        found = _decode(await self._state.load(_name(who)))
+        return sorted((each for each in found if each.who == who), key=lambda each: each.at, reverse=True)
 
     async def withdraw(self, who: str, link: str) -> bool:
         """Make a link of *who* invalid for good; return False if they have none with this id."""
-        found = next((each for each in await self.of_person(who) if each.id == link), None)
-        return found is not None and await self._state.take(_name(who, found.id)) is not None
+        if all(each.id != link for each in await self.of_person(who)):
+            return False
+        return await self._change(_name(who), lambda links: [each for each in links if each.id != link])
+
+    async def remove_all(self, people: Collection[str] | None) -> None:
+        """Remove all links of *people*; `None` stands for all people. Raises StoreUnavailable."""
+        if people is None:
+            for name in await self._state.all(_NOTE):
+                await self._state.save(name, None)
+            return
+
+        def remove(links: list[SharedLink]) -> list[SharedLink]:
+            return [each for each in links if each.who not in people]
+
+        for name in {_name(who) for who in people}:
+            await self._change(name, remove)
 
     async def find(self, token: str) -> SharedLink | None:
         """Return the link of *token* if it is valid."""
-        name = f"{_LINK}{token[:_PREFIX_LENGTH]}.{_digest(token)}"
-        value = await self._state.load(name)
-        link = None if value is None else _decode(name, value)
-        return link if link is not None and link.until > self._now() else None
+        found, digest = _decode(await self._state.load(_NOTE + token[:_PREFIX_LENGTH])), _digest(token)
+        return next((each for each in found if each.id == digest and each.until > self._now()), None)
 
     async def tidy(self) -> None:
-        """Remove the links whose time is over."""
-        for name, value in (await self._state.all(_LINK)).items():
-            if _decode(name, value).until <= self._now():
-                self._state.forget(name)
+        """Remove the links that have expired."""
+        for name in await self._state.all(_NOTE):
+            await self._change(name, lambda links: links)
+
+    async def _change(self, name: str, change: Callable[[list[SharedLink]], list[SharedLink]]) -> bool:
+        """Store what *change* makes of the valid links of a note; return False if that is what is stored."""
+        while True:
+            before = await self._state.load(name)
+            known = _decode(before)
+            after = change([each for each in known if each.until > self._now()])
+            if after == known:
+                return False
+            if await self._state.replace(name, before, _encode(after) if after else None):
+                return True
 
 
-_PREFIX_LENGTH = 8  # of a token: the notes of one person are found by it
+_PREFIX_LENGTH = 8  # of a token: the note of its person is found by it
 
 
 def _prefix(who: str) -> str:
@@ -109,20 +124,18 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _name(who: str, digest: str) -> str:
-    return f"{_LINK}{_prefix(who)}.{digest}"
+def _name(who: str) -> str:
+    return _NOTE + _prefix(who)
 
 
-def _decode(name: str, value: str) -> SharedLink:
-    fields: dict[str, Any] = json.loads(value)
-    return SharedLink(
-        id=name.rpartition(".")[2],
-        who=fields["who"],
-        conversation=fields["conversation"],
-        turn=fields["turn"],
-        at=datetime.fromisoformat(fields["at"]),
-        until=datetime.fromisoformat(fields["until"]),
-    )
+def _encode(links: Sequence[SharedLink]) -> str:
+    return json.dumps([asdict(each) for each in links], default=datetime.isoformat)
+
+
+def _decode(value: str | None) -> list[SharedLink]:
+    fields: list[dict[str, Any]] = [] if value is None else json.loads(value)
+    moments = ("at", "until")
+    return [SharedLink(**each | {name: datetime.fromisoformat(each[name]) for name in moments}) for each in fields]
 
 
 # -- the page of a link ----------------------------------------------------------------------------
@@ -142,25 +155,32 @@ td, th { padding: .2rem .6rem; border: 1px solid light-dark(#e6ddd2, #38312c); }
 header p, footer { font-size: .85rem; color: light-dark(#6d625b, #a69a90); }
 """
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-# Nothing runs, nothing is loaded, and the page has no origin of ours even if something did.
+# Nothing runs, nothing is loaded, and the page has no origin of ours even if something did. A page that a link opens
+# is an ordinary one; browsers refuse a sandboxed page with another opener policy (HTML, "sandboxing flags").
 SHARED_HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; sandbox allow-popups",
+    "form-action 'none'; frame-ancestors 'none'; sandbox allow-popups allow-popups-to-escape-sandbox",
+    "Cross-Origin-Opener-Policy": "unsafe-none",
     "Cache-Control": "no-store",
     "X-Robots-Tag": "noindex, nofollow",
 }
 
 
-def latest_messages(lines: Sequence[DisplayedMessage]) -> list[DisplayedMessage]:
-    """Return the messages and answers among *lines* that a reader of a link may see, each in its latest version."""
-    commands = {each.turn for each in lines if each.role == "command"}
+def latest_messages(lines: Sequence[DisplayedMessage], *, is_cut: bool = False) -> list[DisplayedMessage]:
+    """Return the messages and answers among *lines* that a reader of a link may see, each in its latest version.
+
+    With *is_cut*, older lines are missing, among them versions that others here replace.
+    """
+    gone = {each.turn for each in lines if each.role == "command"}
     kept: list[DisplayedMessage] = []
     places: dict[str, int] = {}  # of a message or any version of it, in `kept`
     for line in lines:
-        if line.role not in ("user", "assistant") or line.turn in commands:
+        if line.role not in ("user", "assistant") or line.turn in gone:
             continue
-        if line.replaces in places:
-            place = places[line.replaces]
+        if line.replaces in places or (line.replaces and is_cut):
+            place = places.get(line.replaces, 0)
+            # The answer of a replaced version may come behind this one.
+            gone |= {each.turn for each in kept[place:]} - {line.turn}
             del kept[place:]
             places = {each: n for each, n in places.items() if n <= place}
         if line.role == "user" and line.message_id:
@@ -174,7 +194,9 @@ def to_html(conversation: ConversationText, until: datetime, language: str) -> s
     title = html.escape(" ".join(sanitize(conversation.title).split()))
     notice = html.escape(translate("web.shared_notice", language, date=f"{until.astimezone(UTC):%Y-%m-%d}"))
     cut = f"<p>{html.escape(translate('web.export_cut', language))}</p>" if conversation.is_cut else ""
-    articles = "\n".join(_article(each, language) for each in latest_messages(conversation.lines))
+    articles = "\n".join(
+        _article(each, language) for each in latest_messages(conversation.lines, is_cut=conversation.is_cut)
+    )
     return (
         f'<!doctype html>\n<html lang="{html.escape(language)}"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="robots" content="noindex">'

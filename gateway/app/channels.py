@@ -140,6 +140,7 @@ def build_channels(app: Runtime) -> ConfiguredChannels:
                 conversations=app.memory.stored_conversations,
                 panels=GatewayPersonPanels(app),
                 allowed_commands=partial(allowed_commands, app),
+                has_lost_access=partial(has_lost_access, app, name),
                 is_console_owner=partial(is_console_owner, app, name),
                 has_transcription=bool(settings.llm.transcription_model),
                 language=app.locales.language,
@@ -216,10 +217,7 @@ def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str
 
     With one memory for the whole installation, some commands need a higher role than in a direct chat else.
     """
-    message = InboundMessage(
-        key=key, message_id="", sender=Sender(id=user), text="", sent_at=app.now(), is_addressed=True
-    )
-    role = app.judge.role(message) or Role.MEMBER
+    role = app.judge.role(_empty_message(app, key, user)) or Role.MEMBER
     has_one_memory = app.settings.memory.isolation == "shared"
     return [
         each.name
@@ -227,6 +225,15 @@ def allowed_commands(app: Runtime, key: SessionKey, user: str) -> Collection[str
         if role.covers(each.needs.general.direct)
         and (not has_one_memory or role.covers(each.needs.general.single or Role.MEMBER))
     ]
+
+
+def has_lost_access(app: Runtime, channel: str, user: str) -> bool:
+    """Return True if *user* is no longer admitted to their direct chat, which has their own id."""
+    return app.judge.has_lost_access(_empty_message(app, SessionKey(channel, user), user))
+
+
+def _empty_message(app: Runtime, key: SessionKey, user: str) -> InboundMessage:
+    return InboundMessage(key=key, message_id="", sender=Sender(id=user), text="", sent_at=app.now(), is_addressed=True)
 
 
 # -- notifications of browsers -------------------------------------------------------------------------
@@ -298,19 +305,37 @@ async def notify_browsers(app: Runtime, job: Job) -> RetryJobLater | None:
 
 async def list_browsers(app: Runtime, person: str) -> list[dict[str, Any]]:
     """Return the browsers of a person that show notifications, without keys. Raises StoreUnavailable."""
-    accounts = [each.account for each in app.store.links.accounts(person)] or [PlatformAccount.from_name(person)]
     return [
         {"account": account.name, "browser": each.name, "endpoint": each.endpoint, "at": each.at}
         for page in app.chat_pages
         if page.push is not None
-        for account in accounts
-        if account.kind == PAGE
+        for account in _page_accounts(app, person)
         for each in await page.push.browsers(account.id)
     ]
 
 
+async def list_shared_links(app: Runtime, person: str) -> list[dict[str, Any]]:
+    """Return the links to conversations of a person, without what opens them. Raises StoreUnavailable."""
+    return [
+        {
+            "account": account.name,
+            "conversation": each.conversation,
+            "at": each.at.isoformat(),
+            "until": each.until.isoformat(),
+        }
+        for page in app.chat_pages
+        for account in _page_accounts(app, person)
+        for each in await page.links.of_person(account.id)
+    ]
+
+
+def _page_accounts(app: Runtime, person: str) -> list[PlatformAccount]:
+    accounts = [each.account for each in app.store.links.accounts(person)] or [PlatformAccount.from_name(person)]
+    return [each for each in accounts if each.kind == PAGE]
+
+
 async def forget_page_users(app: Runtime, accounts: Collection[str] | None) -> None:
-    """Forget browsers and last visits of *accounts*, by their names; without names, of all. Raises StoreUnavailable."""
+    """Forget what pages keep of *accounts*, by their names; without names, of all. Raises StoreUnavailable."""
     named = [PlatformAccount.from_name(each) for each in accounts or ()]
     ids = None if accounts is None else {each.id for each in named if each.kind == PAGE}
     for page in app.chat_pages:

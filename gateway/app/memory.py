@@ -68,7 +68,7 @@ from agent.reminders.reminder_jobs import REMINDER_JOBS
 from agent.tasks.task_jobs import TASK_END_JOBS, TASK_JOBS
 from agent.tools.tool_questions import DECISION_JOBS, QUESTION_JOBS, StandingDecisions
 from agent.workers.spoken_answers import SPEECH_JOBS
-from gateway.app.channels import forget_page_users, list_browsers, notify_browsers
+from gateway.app.channels import forget_page_users, list_browsers, list_shared_links, notify_browsers
 from gateway.app.context import JOB_KINDS, LOCAL_ACCOUNTS, PUSH_JOBS
 from gateway.app.models import configured_models
 from gateway.home import HomeUnscopedData
@@ -266,6 +266,7 @@ def build_privacy(app: Runtime) -> PrivacyService:
         staging=memory.staging,
         logins=export_logins,
         browsers=partial(list_browsers, app),
+        links=partial(list_shared_links, app),
         runs=export_runs,
         limit=lambda channel: min(app.configured_channels.file_limit(channel), longest),
         zone=app.locales.zone,

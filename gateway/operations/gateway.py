@@ -329,11 +329,12 @@ class GatewayOperations(OperationGroup):
     async def logout(
         self, who: Annotated[str, argument("Its name in `parlour web logins`.", "NAME")]
     ) -> AsyncIterator[Line]:
-        """End every login and invitation of a user, open pages included."""
+        """End every login, invitation and shared link of a user, open pages included."""
         page = self._page()
+        has_links = bool(await page.links.of_person(who))
         invited = {each["who"] for each in await page.users() if each["invited_until"]}
         browsers = await page.log_out(who)
-        if not browsers and who not in invited:
+        if not browsers and who not in invited and not has_links:
             raise UserError(
                 f"no user {who!r} is logged in or has an invitation; `parlour web logins` lists all of them"
             )

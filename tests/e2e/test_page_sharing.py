@@ -98,7 +98,8 @@ async def test_a_shared_conversation_is_read_and_withdrawn(chromium: Browser) ->
             assert "default-src 'none'" in policy
             assert "script" not in policy
             assert answer.headers["Referrer-Policy"] == "no-referrer"
-        stored = await links_of(up)._state.all("share.")
+        stored = await links_of(up)._state.all("links.")
+        assert stored
         assert address.rpartition("/")[2] not in json.dumps(dict(stored)), "the token is stored"
         await page.locator("#conversations li button").first.click()
         await page.get_by_role("menuitem", name=translate("web.share")).click()

@@ -94,6 +94,13 @@ class FakeState(SqlChannelState):
         else:
             self.notes[name] = value
 
+    async def replace(self, name: str, before: str | None, value: str | None) -> bool:
+        """Store a note if it is still *before*."""
+        if self.notes.get(name) != before:
+            return False
+        await self.save(name, value)
+        return True
+
     def save_soon(self, name: str, value: str) -> None:
         """Store a note."""
         self.notes[name] = value

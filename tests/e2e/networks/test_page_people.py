@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from gateway.app.channels import forget_page_users
 from gateway.errors import UserError
+from gateway.events import SessionKey
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 PAGE = {"PARLOUR_WEB__LOGIN": "always"}
@@ -123,6 +127,40 @@ async def test_a_login_that_is_ended_closes_what_is_open() -> None:
         for wrong in ("owner", "Ann", "a/b"):
             with pytest.raises(UserError):
                 await ask(up, "web login", **{"as": wrong})
+
+
+async def test_shared_links_end_with_the_access_of_their_person(tmp_path: Path) -> None:
+    """A block suspends them; a logout by an operator and erasure remove them; an export lists them without secrets."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up:
+        async with on_the_page(up, "ann") as ann:
+            await ann.say("roses")
+        (*_, last) = await up.app.memory.sessions.displayed_messages(SessionKey("web", "ann"), limit=5)
+        links = up.app.chat_pages[0].links
+        _, token = await links.create("ann", "main", last.turn, 7)
+
+        async def status() -> int:
+            async with aiohttp.ClientSession() as http, http.get(f"{up.app.web.url}share/{token}") as answer:
+                return answer.status
+
+        assert await status() == 200
+        await ask(up, "people block", who="web:ann")
+        assert await status() == 404
+        await ask(up, "people allow", who="web:ann")
+        assert await status() == 200
+        exports = up.app.commands.privacy.exports
+        await exports.write("people/web%3aann", "web%3aann", tmp_path / "e.zip")
+        with zipfile.ZipFile(tmp_path / "e.zip") as archive:
+            (listed,) = map(json.loads, archive.read("shared_links.jsonl").splitlines())
+        assert (listed["account"], listed["conversation"]) == ("web%3aann", "main")
+        assert token not in json.dumps(listed)
+        await ask(up, "web logout", who="ann")
+        assert await status() == 404
+        _, token = await links.create("ann", "main", last.turn, 7)
+        async with on_the_page(up, "ann") as ann:
+            pass
+        assert await status() == 200
+        await forget_page_users(up.app, {"web%3aann"})
+        assert (await status(), list(await links.of_person("ann"))) == (404, [])
 
 
 async def test_the_link_has_the_code_where_no_server_sees_it() -> None:

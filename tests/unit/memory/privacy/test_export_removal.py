@@ -43,6 +43,7 @@ async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Pa
     parts: dict[str, Any] = dict.fromkeys(
         ("usage", "session", "transcripts", "documents", "history", "staging", "limit", "logins", "browsers", "runs")
     )
+    parts["links"] = None
 
     def clock() -> datetime:
         return now
