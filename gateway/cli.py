@@ -211,8 +211,13 @@ def upgrade(
     Its doctor is run and the last 100 turns are run again; nothing is sent. Only an installation from a wheel in a
     virtual environment is replaced; for others, the commands are printed.
     """
+    import signal
+
     from gateway.commands.upgrade import go_back, upgrade
 
+    # A lost terminal ends it as Ctrl-C does: the copy of the home is removed.
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.default_int_handler)
     if back == bool(source):
         raise UserError("give a wheel or a commit to upgrade to, or --back")
     raise typer.Exit(go_back() if back else upgrade(source, is_trial=is_trial, is_sure=yes, seconds=seconds))

@@ -41,8 +41,10 @@ _POLL = 2.0  # seconds between two looks at the new program
 _ANSWERS_WITHIN = 90  # seconds, of a start as well
 _GONE_AFTER = 15  # seconds without a process on the home; systemd starts another after five
 _QUEUE_LIMIT = 60  # seconds that the oldest message may wait, where none waited that long before
+_TRIAL = "parlour-upgrade-"
 _TAIL = 15  # lines of the output of a step that failed
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
+NO_GATEWAY, NOTHING_TO_REPLAY = 3, 4  # exit codes of `parlour ask` and `parlour replay`
 _ROOT = Path(__file__).parents[2]
 
 
@@ -55,6 +57,7 @@ class TrialReport:
     schema_after: str
     errors: tuple[str, ...]  # of its doctor, that ours does not find
     replayed: int
+    skipped: int  # turns with nothing to run again: commands, and what retention or an erasure has removed
     different: Mapping[str, int]  # turns by what differs: prompt, decisions, parts …
     failures: Mapping[str, str]  # why a turn could not be run again, by reference
 
@@ -77,17 +80,12 @@ def upgrade(source: str, *, is_trial: bool, is_sure: bool, seconds: int) -> int:
             "the store is PostgreSQL, which a trial must not change: restore a pg_dump into another database, and start"
             " the new program on it with PARLOUR_STORE__URL and an empty PARLOUR_HOME"
         )
-    wheel = Path(source).expanduser()
-    is_wheel = source.endswith(".whl")
-    if is_wheel and not wheel.is_file():
-        raise UserError(f"there is no file {wheel}")
-    if not is_wheel and not (_ROOT / ".git").exists():
-        raise UserError(f"{source!r} is no wheel, and this installation has no git checkout to take a commit from")
+    wheel = _wheel_of(source)
     site = Path(sysconfig.get_path("purelib"))
-    if not is_trial and not (is_wheel and _is_wheel_installation(site)):
+    if not is_trial and not (wheel is not None and _is_wheel_installation(site)):
         return _explain_checkout(source)
-    with _trial_folder(site if is_wheel else None) as folder:
-        python = _install_wheel(wheel.absolute(), folder, site) if is_wheel else _install_commit(source, folder)
+    with _trial_folder() as folder:
+        python = _install_commit(source, folder) if wheel is None else _install_wheel(wheel, folder, site)
         report = try_program(python, folder, Home(settings.home))
         for row in report_rows(report):
             typer.echo(row)
@@ -99,9 +97,24 @@ def upgrade(source: str, *, is_trial: bool, is_sure: bool, seconds: int) -> int:
             return 0
         if not is_sure:
             typer.confirm("Let it take over now?", abort=True)
-        before = _ask("status")
+        process = _ask_process("status")
+        if process.returncode not in (0, NO_GATEWAY):  # one that starts, or that an older program runs
+            raise UserError(f"the running gateway does not answer, so nothing was changed:\n{_tail(process)}")
+        before = json.loads(process.stdout.splitlines()[0]) if process.returncode == 0 else None
         exchange(site, next((folder / "venv").glob("lib/python*/site-packages")))
     return _watch_new_program(site, report, Home(settings.home), before, seconds)
+
+
+def _wheel_of(source: str) -> Path | None:
+    """Return the wheel that *source* names; None for a commit. Raises UserError."""
+    wheel = Path(source).expanduser().absolute()
+    if source.endswith(".whl"):
+        if not wheel.is_file():
+            raise UserError(f"there is no file {wheel}")
+        return wheel
+    if not (_ROOT / ".git").exists():
+        raise UserError(f"{source!r} is no wheel, and this installation has no git checkout to take a commit from")
+    return None
 
 
 def go_back() -> int:
@@ -121,12 +134,19 @@ def try_program(python: Path, folder: Path, home: Home) -> TrialReport:
     """Run the doctor of *python*'s program and the newest turns on a copy of *home* in *folder*, offline."""
     copy = folder / "home"
     typer.echo("Copying the home …")
-    archive = folder / "home.tar.gz"
-    call_operation("backup", {"file": str(archive)})
+    # Before the backup, or a turn that ends in between would be missing in the copy.
     found = call_operation("turns find", {"limit": REPLAYED})
     references = [str(line["reference"]) for line in found if line["outcome"] != "running"]
+    # By the gateway, which may see no other folder of ours.
+    archive = home.backups / f"{folder.name}.tar.gz"
+    try:
+        call_operation("backup", {"file": str(archive)})
+        shutil.move(archive, archive := folder / "home.tar.gz")
+    finally:
+        (home.backups / f"{folder.name}.tar.gz").unlink(missing_ok=True)
     ours = {name for name, level, _ in _findings(Path(sys.executable), os.environ) if level == "FAIL"}
-    environment = {**os.environ, HOME: str(copy), "PARLOUR_WEB__PORT": "0"}  # the running gateway has the port
+    # The running gateway has the port, and figures of a copy are not for a collector.
+    environment = {**os.environ, HOME: str(copy), "PARLOUR_WEB__PORT": "0", "PARLOUR_OTEL__ENABLED": "false"}
     command = (python, "-m", "parlour", "restore", archive, "--yes")
     _run(command, environment, "the new program cannot restore the copy")
     archive.unlink()
@@ -141,19 +161,23 @@ def try_program(python: Path, folder: Path, home: Home) -> TrialReport:
     errors = [each for each in _findings(python, environment) if each[1] == "FAIL" and each[0] not in ours]
     different: Counter[str] = Counter()
     failures: dict[str, str] = {}
+    skipped = 0
     with typer.progressbar(references, label="Running turns again") as bar:
         for reference in bar:
-            line, failure = _replay(python, environment, reference)
-            if failure:
-                failures[reference] = failure
+            process = _call((python, "-m", "parlour", "replay", reference, "--json"), environment)
+            if process.returncode == NOTHING_TO_REPLAY:
+                skipped += 1
+            elif process.returncode in (0, 1) and (differences := _differences(process.stdout)) is not None:
+                different.update(differences)
             else:
-                different.update({str(each["where"]).partition(" ")[0] for each in line["differences"]})
+                failures[reference] = _tail(process).splitlines()[-1] or f"exit code {process.returncode}"
     return TrialReport(
         version=version.removeprefix("parlour "),
         schema_before=before,
         schema_after=_schema(Home(copy)),
         errors=tuple(f"{name}: {text}" for name, _, text in errors),
-        replayed=len(references) - len(failures),
+        replayed=len(references) - len(failures) - skipped,
+        skipped=skipped,
         different=dict(different),
         failures=failures,
     )
@@ -169,6 +193,8 @@ def report_rows(report: TrialReport) -> Iterator[str]:
         yield f"  {what}: {count}"
     if not report.different:
         yield "  none"
+    if report.skipped:
+        yield f"  nothing to run again: {report.skipped} (commands, and what was erased or has expired)"
     for reference, failure in list(report.failures.items())[:_TAIL]:
         yield f"  {reference} cannot be run again: {failure}"
     if report.keeps_schema:
@@ -180,15 +206,11 @@ def report_rows(report: TrialReport) -> Iterator[str]:
         )
 
 
-def _replay(python: Path, environment: Mapping[str, str], reference: str) -> tuple[Mapping[str, Any], str]:
-    """Return the report of one turn, or the reason why it cannot be made."""
-    done = _call((python, "-m", "parlour", "replay", reference, "--json"), environment)
-    with suppress(ValueError, IndexError):
-        if done.returncode in (0, 1):
-            return json.loads(done.stdout.splitlines()[-1]), ""
-    # What retention or an erasure has removed is no fault of the program's.
-    why = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or [f"exit code {done.returncode}"]
-    return ({"differences": []}, "") if "not stored" in why[0] else ({}, why[0])
+def _differences(printed: str) -> set[str] | None:
+    """Return the kinds of differences that a replay printed; None if it is not what a replay prints."""
+    with suppress(ValueError, KeyError, IndexError):
+        return {str(each["where"]).partition(" ")[0] for each in json.loads(printed.splitlines()[-1])["differences"]}
+    return None
 
 
 def _findings(python: Path, environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
@@ -214,10 +236,12 @@ def _schema(home: Home) -> str:
 
 def exchange(site: Path, fresh: Path) -> None:
     """Give *site* the packages of *fresh*, and keep those of before beside it. Raises UserError."""
-    kept = _kept_of(site)
+    kept, following = _kept_of(site), site.with_name("site-packages.next")
+    shutil.rmtree(following, ignore_errors=True)
+    fresh.rename(following)
+    _swap(site, following)
     shutil.rmtree(kept, ignore_errors=True)
-    fresh.rename(kept)
-    _swap(site, kept)
+    following.rename(kept)
 
 
 def _swap(first: Path, second: Path) -> None:
@@ -262,20 +286,25 @@ def _watch_new_program(
 def _await_trouble(version: str, home: Home, before: Mapping[str, Any], seconds: int) -> str:
     """Watch the gateway until it has been up for *seconds*; return the first trouble, or ""."""
     longest = max(_QUEUE_LIMIT, 2 * float(before.get("oldest_seconds") or 0))
-    now = time.monotonic()
-    answered, held, up_since = now, now, None
+    began = time.monotonic()
+    answered, held, up, since = began, began, 0.0, ""
     with typer.progressbar(length=seconds, label="Watching it") as bar:
-        while up_since is None or now - up_since < seconds:
+        # Ended by an answer, not by time alone: a program that ended just before the last look has not passed.
+        while up < seconds:
             status = _ask("status")
             now = time.monotonic()
             if is_held(home):
                 held = now
             if status is not None and status["version"] == version and status["since"] != before["since"]:
-                answered, up_since = now, up_since or now
+                if since and status["since"] != since:
+                    return "the new program ended and was started again"
+                if not since:
+                    since, began = str(status["since"]), now
+                answered, up = now, now - began
                 waits = float(status.get("oldest_seconds") or 0)
                 if waits > longest:
                     return f"a message waits for {waits:.0f} seconds"
-                bar.update(int(now - up_since) - bar.pos)
+                bar.update(int(up) - bar.pos)
             if now - held > _GONE_AFTER:
                 return "the new program ended"
             if now - answered > _ANSWERS_WITHIN:
@@ -286,13 +315,20 @@ def _await_trouble(version: str, home: Home, before: Mapping[str, Any], seconds:
 
 def _restart() -> str:
     """Ask the gateway, if one runs, to start again in its process; return the outcome in words."""
-    return "no gateway runs; start it" if _ask("setup restart") is None else "the gateway starts again"
+    process = _ask_process("setup restart")
+    if process.returncode == 0:
+        return "the gateway starts again"
+    return "no gateway runs; start it" if process.returncode == NO_GATEWAY else f"start it again ({_tail(process)})"
+
+
+def _ask_process(operation: str) -> subprocess.CompletedProcess[str]:
+    # A process of its own: the program in place asks, whose modules are not those of this one any more.
+    return _call((sys.executable, "-m", "parlour", "ask", operation), os.environ)
 
 
 def _ask(operation: str) -> Mapping[str, Any] | None:
     """Return the first line of an operation of the running gateway; None if none answers."""
-    # A process of its own: the program in place asks, whose modules are not those of this one any more.
-    process = _call((sys.executable, "-m", "parlour", "ask", operation), os.environ)
+    process = _ask_process(operation)
     with suppress(ValueError, IndexError):
         line: dict[str, Any] = json.loads(process.stdout.splitlines()[0])
         return line
@@ -304,12 +340,14 @@ def _is_wheel_installation(site: Path) -> bool:
 
 
 @contextmanager
-def _trial_folder(site: Path | None) -> Iterator[Path]:
-    """Make a folder for the trial, beside *site* where links into it are needed; it is removed at the end."""
+def _trial_folder() -> Iterator[Path]:
+    """Make a folder for the trial in this environment, where its packages can be linked; it is removed at the end."""
     lock = os.open(sys.prefix, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder = Path(tempfile.mkdtemp(prefix="parlour-upgrade-", dir=sys.prefix if site else None))
+        for stale in Path(sys.prefix).glob(f"{_TRIAL}*"):  # of a trial that was killed: it holds keys and conversations
+            shutil.rmtree(stale)
+        folder = Path(tempfile.mkdtemp(prefix=_TRIAL, dir=sys.prefix))
     except BlockingIOError:
         os.close(lock)
         raise UserError("another upgrade of this installation is running") from None
@@ -321,10 +359,10 @@ def _trial_folder(site: Path | None) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        os.close(lock)
-        if site is None:
-            _call(("git", "-C", _ROOT, "worktree", "remove", "--force", folder / "checkout"), os.environ)
         shutil.rmtree(folder, ignore_errors=True)
+        if (_ROOT / ".git").exists():
+            _call(("git", "-C", _ROOT, "worktree", "prune"), os.environ)
+        os.close(lock)
 
 
 def _install_wheel(wheel: Path, folder: Path, site: Path) -> Path:

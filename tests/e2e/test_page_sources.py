@@ -76,7 +76,10 @@ async def test_sources_are_footnotes(chromium: Browser) -> None:
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_file_is_a_source_without_a_link(chromium: Browser) -> None:
     """Its name and page are text, as the answer arrives and after a reload: nothing opens it."""
-    async with gateway(model=HeldScriptModel(calls(("open_file", "{}")), "In May."), tools=[read_file]) as up:
+    async with gateway(
+        model=HeldScriptModel(calls(("open_file", "{}")), "In May, says lease.pdf."),
+        tools=[read_file],
+    ) as up:
         page = await open_chat(chromium, up.app.web.url)
         await send_text(page, "when does the lease end?")
         for _ in range(2):

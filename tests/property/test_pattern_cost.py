@@ -193,6 +193,7 @@ RUN_TIME = {  # functions that compile a pattern, and what they make it of
     "agent/memory/erasure/scope_files.py": "escaped ids",
     "agent/memory/search/query.py": "a fixed list of words",
     "agent/memory/search/time_grammar.py": "fixed patterns of classes",
+    "agent/tools/tool.py": "the escaped name of a file, or of a place in it",
     "channels/kit/__init__.py": "shapes of secrets in the operator's settings",
     "gateway/i18n/__init__.py": "the program's own commands, in its own sentences",
     "gateway/settings/channel_blocks.py": "a platform's shape of an id, in the operator's settings",
