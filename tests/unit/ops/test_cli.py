@@ -205,7 +205,8 @@ def test_help_names_every_command_once_with_its_whole_first_paragraph(
     with pytest.raises(SystemExit):
         main()
     printed = capsys.readouterr().out
-    commands = {info.name or info.callback.__name__ for info in app.registered_commands if info.callback is not None}
+    shown = [info for info in app.registered_commands if info.callback is not None and not info.hidden]
+    commands = {info.name or getattr(info.callback, "__name__", "") for info in shown}
     commands |= {info.name or "" for info in app.registered_groups}
     listed = re.findall(r"^  ([a-z-]+)  ", printed.partition("Run it:")[2], re.MULTILINE)
     assert sorted(listed) == sorted(commands)
