@@ -76,7 +76,7 @@ async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(
         await send_text(page, "keep this")
         await process.start()
         await expect(page.locator(".line.user .mark")).to_have_text("✓")
-        await expect(page.locator(".line.assistant")).to_have_count(1)
+        await expect(page.locator(".line.assistant:not(.streaming)")).to_have_count(1)
         await page.reload()
         await expect(page.locator(".line.user .body")).to_have_text("keep this")
         async with page.expect_download() as download:
