@@ -18,7 +18,7 @@ pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install install-dev init run test check types other-checks rewritten-tests messages faults fuzz mutants bench bench-pages bench-recall format lock release docs clean
+.PHONY: help install install-dev init run test check types other-checks rewritten-tests messages faults fuzz mutants pictures bench bench-pages bench-recall format lock release docs clean
 
 # Rewritten test modules are kept from one run to the next, and a command's own modules from one process to the next.
 unexport PYTHONDONTWRITEBYTECODE
@@ -107,7 +107,8 @@ faults: install-dev
 	$(BIN)/python -m tests.faults --platform telegram slack discord --mode kill_before reply_lost
 	$(BIN)/python -m tests.faults --platform telegram slack discord --mode kill_before --unclean-stops 2
 	CROSSINGS=full $(BIN)/python -m pytest --timeout 0 tests/faults/test_api_killed.py tests/faults/test_memory_killed.py \
-		tests/faults/test_question_killed.py tests/faults/test_reminder_killed.py tests/faults/test_store_migration_killed.py
+		tests/faults/test_question_killed.py tests/faults/test_reminder_killed.py tests/faults/test_store_migration_killed.py \
+		tests/faults/test_mcp_killed.py
 	$(BIN)/python -m tests.faults --stage pairing claim cap alert remember correct undo new erase link unlink hand question reminder
 
 # A failure prints a line with the example that failed, for a test of its own.
@@ -118,6 +119,12 @@ fuzz: install-dev
 mutants: install-dev
 	$(BIN)/mutmut run --max-children $$(nproc)
 	$(BIN)/mutmut results
+
+# The pictures of the docs, from the pages that the tests open. One that nothing shows any more stays as it is.
+pictures: install-dev
+	DOCS_IMAGES=1 $(BIN)/python -m pytest --timeout 300 tests/e2e/test_connect_model.py tests/e2e/test_console.py \
+		tests/e2e/test_console_setup.py tests/e2e/test_page.py tests/e2e/test_page_conversations.py \
+		tests/e2e/test_page_panels.py tests/e2e/test_page_recording.py tests/e2e/test_page_sources.py
 
 bench: install-dev
 	$(BIN)/python -m tests.benchmarks
