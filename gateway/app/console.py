@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _MOST_CHATS = 200  # in which one person's rights are looked up
 _LOOKUPS = 8  # at once
 _MOST_RUNS = 20  # of one reminder
-_CLOCK_SLACK = timedelta(minutes=1)  # between the clocks of a turn's message, its calls and its record
+_CLOCK_TOLERANCE = timedelta(minutes=1)  # between the clocks of a turn's message, its calls and its record
 
 
 def build_console(app: Runtime) -> WebConsole | None:
@@ -279,8 +279,8 @@ class GatewayPersonPanels:
         lines = await asyncio.to_thread(decode_lines, stored.body)
         times = [parse_time(line.get("seen") or line.get("timestamp")) for line in lines if line.get("role") == "user"]
         asked_at = next(filter(None, reversed(times)), None)
-        since = (asked_at or stored.at) - _CLOCK_SLACK
-        rows = await store.usage.models_of_turn(turn, since=since, until=stored.at + _CLOCK_SLACK)
+        since = (asked_at or stored.at) - _CLOCK_TOLERANCE
+        rows = await store.usage.models_of_turn(turn, since=since, until=stored.at + _CLOCK_TOLERANCE)
         tokens_in, tokens_out, tokens_cached = (
             sum(row[name] for row in rows) for name in ("tokens_in", "tokens_out", "tokens_cached")
         )

@@ -332,8 +332,10 @@ class RecallEngine:
             ):  # in steps, so that other scopes' writes can run in between
                 pass
             await self._files.writing(fresh.scrub)
-        finally:
-            await asyncio.shield(self._files.writing(fresh.close))
+        except BaseException:  # what was erased meanwhile is not left in it
+            await asyncio.shield(self._files.writing(_discard, fresh, fresh_path))
+            raise
+        await asyncio.shield(self._files.writing(fresh.close))
         await self._files.drop(path)
         await self._files.writing(_swap, fresh_path, path)
         log.info("recall.built", index=str(path), why=why, units=count, seconds=round(time.monotonic() - started, 3))
@@ -442,6 +444,12 @@ class RecallEngine:
 
 def _by_name(source: UnitSource) -> tuple[str, str]:
     return source.project, source.name
+
+
+def _discard(index: ScopeIndex, path: Path) -> None:
+    """Close an index that is not complete, and remove its file."""
+    index.close()
+    remove_index(path)
 
 
 def _swap(fresh: Path, path: Path) -> None:
