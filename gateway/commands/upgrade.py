@@ -138,6 +138,7 @@ def try_program(python: Path, folder: Path, home: Home) -> TrialReport:
     found = call_operation("turns find", {"limit": REPLAYED})
     references = [str(line["reference"]) for line in found if line["outcome"] != "running"]
     # By the gateway, which may see no other folder of ours.
+    home.backups.mkdir(mode=0o700, exist_ok=True)
     archive = home.backups / f"{folder.name}.tar.gz"
     try:
         call_operation("backup", {"file": str(archive)})
