@@ -59,6 +59,7 @@ _WAITS_FOR_STORE = (
         "behind",
         "catch_up_failed",
         "download_failed",
+        "drops_later",
         "follows_later",
         "not_caught_up",
         "not_saved",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, Group
 from gateway.delivery.outbox_dispatcher import OutboxDispatcher
 from gateway.errors import SettingsError
 from gateway.events import Role
+from gateway.ports.channel import CallStep
 from gateway.ports.journal import LinkFinder
 from tests.e2e.agent.test_tool_questions import ARGUMENTS, OutsideWorld, decide, read_page
 from tests.fakes.held_model import HeldScriptModel, calls, results
@@ -343,9 +345,9 @@ class StatusList:
     def show(self, text: str, links: LinkFinder | None = None) -> None:
         """Show no text."""
 
-    def status(self, text: str) -> None:
-        """Keep it unless it is the one before."""
-        if self.statuses[-1:] != [text]:
+    def status(self, text: str, steps: Sequence[CallStep] = ()) -> None:
+        """Keep the text unless it is the one before."""
+        if text != (self.statuses[-1] if self.statuses else ""):
             self.statuses.append(text)
             self._changed.set()
 

@@ -112,7 +112,9 @@ async def test_a_native_command_is_answered_to_its_sender_alone() -> None:
         await discord.until(lambda: all(each.original for each in used))
         await parlour.idle()
         assert all(each.is_ephemeral for each in used)
-        assert "`/stop`" in str(used[0].original)
+        # The list is longer than a message: its end follows, for its reader alone as well.
+        assert "`/stop`" in "\n".join((str(used[0].original), *(text for text, _ in used[0].follow_ups)))
+        assert all(is_ephemeral for each in used for _, is_ephemeral in each.follow_ups)
         assert discord.chat(GENERAL) == []
         assert discord.chat(discord.direct(ANN)) == []
 
